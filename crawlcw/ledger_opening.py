@@ -1,8 +1,8 @@
-"""Open the ledger at a URL: the only module that chooses a store.
+"""Open the ledger at a URL; no other module chooses the store.
 
-It is separate from `assembly`, because most commands and the supervisor need a ledger but no
-crawler. Another package offers a store by an entry point of the group `crawlcw.stores`: its value
-is the store's class, and its name is the scheme of the URLs.
+The module is separate from `assembly`, because most commands and the supervisor need a ledger but
+no crawler. Another package can offer a store by an entry point in the group `crawlcw.stores`, whose
+name is the scheme of URLs and whose value is the ledger class.
 """
 
 from importlib.metadata import entry_points
@@ -18,10 +18,10 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import describe_error
 
-#: The group of entry points of stores.
+#: Group of the entry points by which packages offer stores.
 STORES = "crawlcw.stores"
 _METHODS = "`open`, `open_existing`, `recorded_names` and `discard`"
-#: The path of a temporary embedded ledger.
+#: Path in the URL of a temporary SQLite ledger.
 _IN_MEMORY = Path(":memory:")
 _BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
@@ -29,9 +29,9 @@ DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
 @runtime_checkable
 class Opener(Protocol):
-    """The class of a store's ledgers, which an entry point offers.
+    """The interface of a ledger class that an entry point offers.
 
-    Its methods must be class methods or static methods, because they are called on the class.
+    All methods must be class methods or static methods, because crawlcw makes no instance.
     """
 
     async def open(
@@ -39,12 +39,12 @@ class Opener(Protocol):
     ) -> CopiedLedger:
         """Return the ledger of *name*; see `open_ledger`.
 
-        If not *create*, a missing ledger raises `UnknownNameError`, and read access suffices for
-        an existing one.
+        If *create* is false, a missing ledger raises `UnknownNameError`, and read access suffices
+        for an existing ledger.
         """
 
     async def open_existing(self, url: str, name: str) -> CopiedLedger:
-        """Return the ledger of *name* without changes to it; see `open_for_inspection`."""
+        """Return the ledger of *name*, and change nothing in it; see `open_for_inspection`."""
 
     async def recorded_names(self, url: str) -> list[str]:
         """See `recorded_names`."""
@@ -70,16 +70,16 @@ async def open_ledger(
     - `postgresql://host/database`
     - `sqlite:///:memory:`, a new temporary ledger
 
-    *kind* says whether *name* is a spider or a use case; None: either. If not *create*, this makes
-    no ledger and needs only read access; a name that the database does not have raises
-    `UnknownNameError`, a kind of `UsageError`. Raises `LedgerConfigurationError` or
+    *kind* says whether *name* is a spider or a use case; None accepts both. If *create* is false,
+    `open_ledger` creates no ledger, needs only read access, and raises `UnknownNameError`, a kind
+    of `UsageError`, for an unknown name. Raises `LedgerConfigurationError` or
     `LedgerUnavailableError`.
     """
     if (opener := _registered_opener(url)) is not None:
         return await opener.open(url, name, kind=kind, create=create)
     path = _path(url)
     if path is None:
-        from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
+        from crawlcw.ledger.mongo import MongoLedger  # MongoDB's drivers load slowly
 
         settings = settings or Settings()
         return await MongoLedger.open(
@@ -109,7 +109,7 @@ async def open_tracked(
 ) -> Ledger:
     """Return the ledger of the use case named *use_case* at *url*.
 
-    *driver* is the client for MongoDB; see `open_ledger` for the other arguments and the errors.
+    *driver* is the client library for MongoDB; the rest is as for `open_ledger`.
     """
     settings = Settings(mongo_driver=driver, claim="batch")
     return await open_ledger(
@@ -118,7 +118,7 @@ async def open_tracked(
 
 
 async def recorded_names(url: str, *, settings: Settings | None = None) -> list[str]:
-    """Return the names of the spiders and use cases with tasks in the ledger at *url*, sorted.
+    """Return the sorted names of spiders and use cases that have tasks in the ledger at *url*.
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
@@ -152,7 +152,7 @@ async def discard(url: str, name: str, *, settings: Settings | None = None) -> N
 
 
 async def open_for_inspection(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
-    """Return the ledger of the spider or use case named *name* at *url*, without creating it.
+    """Return the existing ledger of the spider or use case *name* at *url*, for inspection.
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
@@ -171,12 +171,12 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
 
 
 def schemes() -> list[str]:
-    """Return the schemes of all ledgers: of the built-in stores, and of installed packages."""
+    """Return the URL schemes of all ledgers, both built-in and from installed packages."""
     return [*_BUILT_IN, *sorted({entry_point.name for entry_point in entry_points(group=STORES)})]
 
 
 def _registered_opener(url: str) -> Opener | None:
-    """Return the class that an entry point offers for *url*; None: the store is built in."""
+    """Return the class that an entry point offers for *url*, or None for a built-in store."""
     scheme = url.partition("://")[0]
     if scheme in _BUILT_IN:
         return None
@@ -186,7 +186,7 @@ def _registered_opener(url: str) -> Opener | None:
             opener = entry_point.load()
         except LedgerConfigurationError:
             raise
-        except Exception as error:  # a foreign package may raise any error
+        except Exception as error:  # because another package may raise any error
             raise LedgerConfigurationError(f"{message}: {describe_error(error)}") from error
         if not isinstance(opener, Opener):
             raise LedgerConfigurationError(f"{message}: it needs {_METHODS}")
@@ -195,7 +195,7 @@ def _registered_opener(url: str) -> Opener | None:
 
 
 def _path(url: str) -> Path | None:
-    """Return the file of an embedded ledger, or None for one on MongoDB."""
+    """Return the file of an SQLite ledger, or None for a ledger on MongoDB."""
     scheme, _, rest = url.partition("://")
     if scheme in ("mongodb", "mongodb+srv"):
         return None

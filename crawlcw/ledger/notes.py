@@ -1,13 +1,13 @@
-"""Notes beside the tasks: values in the document that names the ledger's kind; a spider's state.
+"""Values that a ledger stores beside its tasks: notes of crawls, and a spider's state.
 
-The state is one document; its revision guards each change:
+A spider's state is one document; a change is applied only if the revision is as expected:
 
     _id          "state"
-    revision     the number of times that it was written
+    revision     number of writes of the state
     values       {name: value}
     pending      {id of a task in hex: {fence, sums: {name: number}}}
 
-Names and the keys in values are escaped, because they may be any text.
+Names of values, and the keys within the values, are escaped because they may be any text.
 """
 
 import re
@@ -19,21 +19,21 @@ from crawlcw.ledger.port import Edit, LedgerTables, Not, Store, Write
 from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.values import frozen
 
-#: A host's name may contain a quote, but the name of a member must not.
+#: Characters of a host's name that the name of a stored member must not contain.
 _QUOTED = re.compile(r'["\\\x00-\x1f]')
 STATE_ID = "state"
 
 
 class Notes:
-    """A few values that are stored beside the tasks."""
+    """Values that crawls store in the ledger's marker document, beside the tasks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def state(self) -> Mapping[str, Any]:
-        """Return the values that crawls recorded, see `set_state`; empty at first.
+        """Return the values that crawls recorded with `set_state`, or an empty mapping.
 
-        They are also empty if something other than `Admin.purge` dropped the tasks.
+        The mapping is also empty if something other than `Admin.purge` dropped the tasks.
         """
         return await self._store.reading(_read_note, self._store.name, "state")
 
@@ -45,7 +45,7 @@ class Notes:
         await self._store.writing(_change_note, self._store.name, "state", state)
 
     async def control(self) -> Mapping[str, Any]:
-        """Return the orders to running crawls, see `set_control`; one small read."""
+        """Return the orders to running crawls, such as pause, in one small read."""
         return await self._store.reading(_read_note, self._store.name, "control")
 
     async def set_control(self, control: Mapping[str, Any]) -> None:
@@ -53,11 +53,11 @@ class Notes:
         await self._store.writing(_change_note, self._store.name, "control", control)
 
     async def policy(self) -> Mapping[str, Any]:
-        """Return the recorded settings of the use case; empty if there are none."""
+        """Return the recorded settings of the use case, or an empty mapping."""
         return await self._store.reading(_read_note, self._store.name, "policy")
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
-        """Record settings, durably; settings of other names stay."""
+        """Record settings durably; recorded settings that *policy* does not name stay."""
         await self._store.writing(
             _merge, self._store.name, Edit(merge={"policy": _with_escaped_names(policy)})
         )
@@ -93,25 +93,25 @@ def _with_escaped_names(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SpiderStates:
-    """State that a spider keeps between its pages; its revision guards each change."""
+    """State that a spider keeps between its pages; a change must name the current revision."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def read(self, *, known_revision: int = 0) -> StoredState | None:
-        """Return the state; None if its revision is still *known_revision*."""
+        """Return the state, or None if the stored revision is still *known_revision*."""
         return await self._store.reading(_read_state, known_revision)
 
     async def change(self, old_state: StoredState, new_state: StoredState) -> bool:
-        """Write the differences of *new_state*, durably, if the revision is that of *old_state*.
+        """Write the differences durably, if the stored revision is that of *old_state*.
 
-        Return whether it was written. A change that is repeated after a lost reply is written
-        once. If another process has changed the state meanwhile, nothing is written.
+        Return whether the new state was written. A change that is repeated after a lost reply is
+        written once. If another process has changed the state meanwhile, nothing is written.
         """
         return await self._store.writing(_change_state, old_state, new_state)
 
     async def forget(self) -> bool:
-        """Delete all values, under another revision; return whether the state had values."""
+        """Delete all values and increment the revision; return whether the state had values."""
         return await self._store.writing(_forget_state)
 
 
@@ -126,12 +126,12 @@ async def _change_state(tables: LedgerTables, base: StoredState, state: StoredSt
     else:
         write = Write(STATE_ID, {"revision": base.revision}, _edit(base, state))
         written_count = await tables.state.change([write])
-    # The reply to a successful write may have been lost.
+    # The reply to an earlier, successful write may have been lost, so compare the stored state.
     return written_count == 1 or await _read_state(tables, 0) == state
 
 
 def _edit(base: StoredState, state: StoredState) -> Edit:
-    """Return the edit for the values and the pending sums that differ in *state*."""
+    """Return the edit that turns *base* into *state*, with only the differing values and sums."""
     values = {n: v for n, v in state.values.items() if base.values.get(n, state) is not v}
     pending = {t: sums for t, sums in state.pending.items() if base.pending.get(t) != sums}
     changed_document = _document(
@@ -155,7 +155,7 @@ async def _forget_state(tables: LedgerTables) -> bool:
 
 
 def _document(state: StoredState) -> Document:
-    """Return a state as it is stored."""
+    """Return the document that stores a state."""
     return {
         "_id": STATE_ID,
         "revision": state.revision,
@@ -168,7 +168,7 @@ def _document(state: StoredState) -> Document:
 
 
 def _stored_state(document: Mapping[str, Any]) -> StoredState:
-    """Return the state of a document."""
+    """Return the state that a document stores."""
     return StoredState(
         revision=document["revision"],
         values={name: frozen(value) for name, value in unescaped(dict(document["values"])).items()},

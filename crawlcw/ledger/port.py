@@ -1,8 +1,8 @@
-"""Port of a store (Ports and Adapters): tables of documents, and guarded writes that are data.
+"""The port to a store (Ports and Adapters): tables of documents, and conditional writes as data.
 
-The facets of a ledger are written once, above this port. A store compiles the writes; it knows no
-status and decides nothing. Every operation may raise `LedgerUnavailableError`; it is then unknown
-whether it was applied.
+The facets of a ledger use only this port, so all stores share their code. A store turns each write
+into a command; a store knows no task status and decides nothing. Every operation may raise
+`LedgerUnavailableError`; the caller then does not know whether the operation was applied.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -18,7 +18,7 @@ from crawlcw.ledger.values import Count, Counts, Cursor, Dimension, Group, ItemR
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: The key of a document: the value of its `_id`, or the values of its table's key fields.
+#: Type of a document's key: the value of `_id`, or the values of the table's key fields.
 Key = Any
 
 
@@ -41,7 +41,7 @@ class Not(NamedTuple):
 
 
 class Unchanged(NamedTuple):
-    """Test that a field still has the value that was read, of any type; None: it is absent."""
+    """Test that a field has the value that was read, of any type; None means an absent field."""
 
     value: Any
 
@@ -49,7 +49,7 @@ class Unchanged(NamedTuple):
 class Within(NamedTuple):
     """Test that a value is at least *first* and below *end*.
 
-    A bound may be the beginning of a key.
+    If a key has several fields, a bound may have only the first of these fields.
     """
 
     first: Any  #: None: no lower bound
@@ -69,11 +69,11 @@ class Containing(NamedTuple):
     within: Within
 
 
-#: The largest limit that every store accepts.
+#: Largest number that every store accepts as a limit of documents.
 MAX_LIMIT = (1 << 63) - 1
-#: Key of alternatives among the tests: a document must pass one of several `Where`.
+#: Key in a `Where` whose value is a list of `Where`; a document must pass one of them.
 OR = "or"
-#: Tests of a document by field (the key is `_id`): a value that must be equal, or a test.
+#: Tests of a document by field (`_id` for its key): a value that must be equal, or a test class.
 Where = Mapping[str, Any]
 
 
@@ -81,21 +81,21 @@ Where = Mapping[str, Any]
 class Edit:
     """A change of a document's fields.
 
-    Names of members are escaped, see `documents.escaped`, and contain no quote, backslash or
-    control character.
+    Names of members are escaped by `documents.escaped`, and contain no quote, backslash or control
+    character.
     """
 
-    set: Mapping[str, Any] = field(default_factory=dict)  #: None: the field becomes absent
-    inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to fields
-    #: Values that replace smaller or absent values.
+    set: Mapping[str, Any] = field(default_factory=dict)  #: new values; None removes a field
+    inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to numeric fields
+    #: Values of fields that replace only a smaller or absent value.
     raise_to: Mapping[str, Any] = field(default_factory=dict)
-    #: Members to set, each as a whole, in fields that are documents; other members stay.
+    #: Members to replace in fields that are mappings; members that are not named stay.
     merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Members to remove.
+    #: Names of members to remove from fields that are mappings.
     without: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def applied(self, document: Document) -> Document:
-        """Return the document after the change; a field with None becomes absent."""
+        """Return *document* with this edit applied; a removed field has the value None."""
         fields = {**document, **self.set}
         for name, number in self.inc.items():
             fields[name] = fields[name] + number
@@ -110,33 +110,33 @@ class Edit:
 
 
 class Write(NamedTuple):
-    """A change of the document of one key, if it passes *where*."""
+    """A change of the document with one key, applied only if the document passes *where*."""
 
     key: Key
     where: Where
     edit: Edit
-    new: Document | None = None  #: inserted if no document has the key
+    new: Document | None = None  #: document to insert if no document has the key
 
 
 class Path(StrEnum):
-    """An index to read by; an index of one field has the name of that field."""
+    """An index by which a store reads documents; an index of one field has the field's name."""
 
-    KEY = "key"  #: of all documents, by their keys
-    STATUS = "status"  #: of statuses, the last changed first; equal times by id
+    KEY = "key"  #: index of all documents, in the order of their keys
+    STATUS = "status"  #: index by status, then by the latest change, then by id
     HOST = "host"
     REASON = "reason"
     CALLBACK = "callback"
-    REVISIT = "revisit"  #: of tasks that may be visited again
-    DUE = "due"  #: of tasks with a `due`: the highest priority first, and then the first `due`
-    HOST_DUE = "host due"  #: by host, and then as `due`
-    READY = "ready"  #: of hosts with a time when they are ready, the earliest first
-    LAST_READY = "last ready"  #: the same hosts, the last ready host first
-    OWNER = "owner"  #: of leased hosts
-    LEFT = "left_at"  #: of workers by the time when they left, and then by key
+    REVISIT = "revisit"  #: index of tasks that may be visited again
+    DUE = "due"  #: index of tasks with a `due` time, by highest priority, then by earliest `due`
+    HOST_DUE = "host due"  #: index of tasks with a `due` time, by host, then as `DUE`
+    READY = "ready"  #: index of hosts with a `ready_at`, the earliest first
+    LAST_READY = "last ready"  #: index of hosts with a `ready_at`, the latest first
+    OWNER = "owner"  #: index of leased hosts, by owner
+    LEFT = "left_at"  #: index of workers, by the time when they left, then by key
 
 
 class Documents(Protocol):
-    """Documents by their keys. An absent field may be read as None, or without members."""
+    """Documents by key. A store may return an absent field as None or as an empty mapping."""
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """Insert the documents whose keys are new; return the number of inserted documents.
@@ -147,13 +147,13 @@ class Documents(Protocol):
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """Return the documents with *keys* that pass *where*, with *fields* or all fields.
+        """Return the documents with *keys* that pass *where*, with only *fields* if any are named.
 
-        The key of these documents must be one field.
+        The table's key must be a single field.
         """
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """Apply writes, each atomically; return how many were applied, including inserts.
+        """Apply each write atomically; return the number of changed and inserted documents.
 
         Raises `LedgerError` for a document that the store cannot hold.
         """
@@ -165,9 +165,9 @@ class Ordered(Documents, Protocol):
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """Return the first *limit* documents of an index that pass, with *fields* or all fields.
+        """Return the first *limit* documents of index *by* that pass *where*, with *fields* or all.
 
-        It reads all documents in the range of the index that *where* gives.
+        The store reads all documents in the index range that *where* selects.
         """
 
 
@@ -175,17 +175,17 @@ class Table(Ordered, Protocol):
     """Documents that can be changed and deleted by tests, not only by their keys."""
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
-        """Change all documents of an index that pass, each atomically; return how many."""
+        """Change all documents of index *by* that pass *where*; return their number."""
 
     async def delete(self, where: Where) -> int:
-        """Delete documents; return how many."""
+        """Delete the documents that pass *where*; return their number."""
 
 
 class Listed(NamedTuple):
-    """Positions of tasks that pass: their cursors, and the cursor to continue after."""
+    """One batch of a listing: the cursors of its tasks, and the cursor after which to continue."""
 
     cursors: list[Cursor]
-    next: Cursor | None  #: None: there are no more
+    next: Cursor | None  #: None if there are no more tasks
 
 
 class Tasks(Ordered, Protocol):
@@ -194,67 +194,67 @@ class Tasks(Ordered, Protocol):
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
-        """Return the first *limit* tasks of some statuses after a cursor, last changed first.
+        """Return the first *limit* tasks after a cursor that pass *where*, last changed first.
 
-        It examines at most *scan_limit* tasks of the statuses and times in *where*, or a few times
-        as many.
+        The store examines at most *scan_limit* tasks with the statuses and times in *where*, or a
+        few times as many.
         """
 
     async def by_index(
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
-        """Return the same as `listed`, but read and sort all tasks in a range of an index."""
+        """Return tasks like `listed`, but read and sort all tasks in a range of index *by*."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
-        """Return how many tasks pass in a range of an index; it counts at most *limit*."""
+        """Return how many tasks of index *by* pass *where*, but at most *limit*."""
 
     async def count_by_index(self, where: Where) -> int | None:
-        """Return how many tasks pass, from an index alone; None: no index has all the fields."""
+        """Return how many tasks pass *where*, or None if no index has all fields of *where*."""
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
-        """Change the tasks with *keys* that pass, durably, each atomically; return their number."""
+        """Durably change the tasks with *keys* that pass *where*; return their number."""
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
-        """Delete the tasks with *keys* that pass, with all their data; return their number."""
+        """Delete the tasks with *keys* that pass *where*, and their data; return their number."""
 
     async def counts(self) -> Counts:
-        """Return how many tasks there are of each status, and how many redirects."""
+        """Return the number of tasks in each status, and the number of redirects."""
 
 
 class Results(Protocol):
-    """Results of tasks: their items."""
+    """The items that tasks have stored."""
 
     async def count(self, *, scan_limit: int | None = None) -> Count:
-        """Return how many items there are; without an index of items, in *scan_limit* tasks."""
+        """Return the number of items; without an index, examine only *scan_limit* tasks."""
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
-        """Return the items of the first tasks, in the order of the keys, and these tasks' number.
+        """Return the items of the first of the tasks *keys*, and the number of these tasks.
 
-        Each task comes with all its items. It ends with the task whose items fill the batch.
+        The items have the order of *keys*; the last task is the one whose items fill the batch.
         """
 
     async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return the items of the next tasks, and the key of the last task; None: no more tasks."""
+        """Return items of tasks after *last_key*, and the last task's key, or None at the end."""
 
     async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """As `items`, but with the items of all kept visits, the earliest visit first."""
+        """Like `items`, but return the items of all kept visits, the earliest visit first."""
 
 
 class Groups(Protocol):
-    """Counts of tasks, read from indexes alone."""
+    """Numbers of tasks by a common value, which a store reads from indexes alone."""
 
     async def by(self, dimension: Dimension) -> list[Group]:
-        """Return how many tasks each value has, see `queries.Groups.by`.
+        """Return the number of tasks for each value of *dimension*, see `queries.Groups.by`.
 
-        The groups are in any order, and may be empty.
+        The groups are in any order; a group may have no tasks.
         """
 
     async def of_hosts(self) -> dict[str, Counts]:
-        """Return how many tasks each host has in each status, see `hosts.Hosts.counts`."""
+        """Return the number of tasks of each host in each status, see `hosts.Hosts.counts`."""
 
 
 class Part(StrEnum):
-    """Parts of a ledger that `doctor` reads."""
+    """A part of a ledger that the command `doctor` reads."""
 
     TASKS = "tasks"
     HOSTS = "hosts"
@@ -262,24 +262,25 @@ class Part(StrEnum):
 
 
 class Raw(Protocol):
-    """Documents as they are stored: their values may have any type."""
+    """Reads documents as they are stored, because `doctor` expects values of any type."""
 
     async def read(
         self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
-        """Return documents after a position, and the last document's position; None: no more.
+        """Return the next documents, and the cursor of the last document, or None at the end.
 
-        Position None means the first documents; with *wanted_ids*, all documents with these ids.
-        The documents fit in memory, because they leave out everything that grows with the results:
+        *cursor* None means the first documents; with *wanted_ids*, read all documents with these
+        ids. The documents fit in memory, because they leave out everything that grows with the
+        results:
 
-        - A task has the number of its `items`, its missing items as `items_lost`, and its
+        - A task has `items` as a number, the positions of missing items as `items_lost`, and its
           references to blobs.
-        - A host has no robots.txt.
-        - A blob has only `task_id` and `create_time`.
+        - A host document leaves out the host's robots.txt.
+        - A blob document has only `task_id` and `create_time`.
         """
 
 
-#: Fields that form the key of a worker's point.
+#: Fields that form the key of a document in `Unit.rates`, one minute of a worker.
 RATE_KEY = ("kept", "minute", "worker")
 
 
@@ -287,42 +288,44 @@ RATE_KEY = ("kept", "minute", "worker")
 class LedgerTables:
     """The tables of one ledger, during one unit of work."""
 
-    marker: Documents  #: the document with the ledger's name: its kind, and notes
-    state: Documents  #: the state of a spider, which is one document
+    marker: Documents  #: one document with the ledger's kind and notes
+    state: Documents  #: one document with the state of a spider
     hosts: Table
-    host_leases: Table  #: the hosts, for the writes of their owners; not durable
+    #: Table `hosts` for the frequent writes of host owners, which are not synced to the disk.
+    host_leases: Table
     workers: Table
     sessions: Table  #: identities for requests
-    rates: Table  #: points of the workers, whose key is `RATE_KEY`; not durable
+    #: Numbers of each worker and minute, with the key `RATE_KEY`; not synced to the disk.
+    rates: Table
     tasks: Tasks
-    groups: Groups  #: the numbers of tasks by a common value
+    groups: Groups  #: numbers of tasks by a common value
     results: Results  #: the items of the tasks
     raw: Raw  #: the documents as they are stored, for `doctor`
 
 
-#: A unit of work: a coroutine that awaits only the tables of its unit.
+#: A unit of work, a coroutine that awaits only operations on the tables of its `Unit`.
 Work = Callable[Concatenate[LedgerTables, P], Coroutine[Any, Any, T]]
 
 
 class Store(Protocol):
     """The tables of one ledger, durable and shared.
 
-    If the store has transactions, a unit of work is one transaction. Otherwise its writes are
-    applied one after another.
+    If the store has transactions, a unit of work is one transaction. A store without transactions
+    applies the writes of a unit of work one after another.
     """
 
-    name: str  #: of the spider or use case
-    kind: LedgerKind  #: of the tasks
+    name: str  #: name of the spider or use case
+    kind: LedgerKind  #: kind of the ledger's tasks
 
     @property
     def now(self) -> Callable[[], datetime]:
-        """The function that returns the ledger's time, see `Ledger.now`."""
+        """Function that returns the ledger's time, see `Ledger.now`."""
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a unit of work that writes nothing."""
+        """Run a unit of work that writes nothing, and return its result."""
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a unit of work."""
+        """Run a unit of work that writes, and return its result."""
 
     async def drop(self) -> None:
-        """Delete everything of this name."""
+        """Delete all data of this spider or use case."""

@@ -1,13 +1,13 @@
 """Contract of every ledger.
 
-A ledger holds the tasks of one spider. It is durable and shared: any number of processes work on
-it at the same time. Every operation on a task is one atomic write, guarded by the state that the
-task must still have, so a late operation writes nothing. Every operation may be repeated after a
-lost reply.
+A ledger holds the tasks of one spider. A ledger is durable, and any number of processes work on a
+ledger at the same time. Every operation on a task is one atomic write that applies only if the task
+still has the expected state, so an operation that comes too late writes nothing. A caller may
+repeat any operation whose reply was lost.
 
-All times are of the ledger's clock, see `Ledger.now`. Every operation may raise
-`LedgerUnavailableError`; it is then unknown whether it was applied, and the caller may repeat it.
-Only `transitions` decides the changes of a status.
+All times come from the ledger's clock, see `Ledger.now`. Every operation may raise
+`LedgerUnavailableError`. The caller then does not know whether the operation was applied, and may
+repeat the operation. Only module `transitions` decides how a task's status changes.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -42,55 +42,55 @@ from crawlcw.model.transitions import Settlement
 
 
 class Tasks(Protocol):
-    """Adding and reading tasks."""
+    """Adds tasks to the ledger, reads tasks, and reopens tasks."""
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """Add the tasks that the ledger does not have; they are durable when the call returns.
+        """Add the tasks that the ledger does not have; the write is durable when the call returns.
 
         A task that the ledger already has does not change, whatever its status. If the store cannot
-        hold a task, it rejects only that task. The call as a whole is not atomic.
+        hold a task, the call rejects only this task. A call for several tasks is not atomic.
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
         """Reopen the *tasks* that are stored as `refused-depth` with a larger depth.
 
-        They become `todo`, due now, with the depth and the parent of the given task. Return
-        their number; the caller wakes their hosts, as for `Tasks.add`.
+        A reopened task is `todo`, due now, with the depth and the parent of the given task. Return
+        the number of reopened tasks, whose hosts the caller must wake as for `Tasks.add`.
         """
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
-        """Reopen the *tasks* that ended before they `changed`: they become `todo`, due now.
+        """Reopen each ended task of *tasks* whose page has changed since the task's last visit.
 
-        Ended tasks are finished tasks, and tasks ignored after a failure. They keep their results
-        until they have new results. Return their number; the caller wakes their hosts, as for
-        `Tasks.add`.
+        `ChangedTask.changed` is the time of the change. Ended tasks are finished tasks, and tasks
+        ignored after a failure. A reopened task is `todo`, due now, and keeps its results until the
+        next visit. Return the number of reopened tasks, whose hosts the caller wakes.
         """
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
-        """Return up to *limit* tasks that are due, by highest priority, then longest due.
+        """Return up to *limit* due tasks, sorted by highest priority, then by earliest due time.
 
         The list is a hint, because another worker may claim any of its tasks first. With *hosts*,
-        it returns only tasks of these hosts. A leased task is included only after its lease has
-        expired.
+        the list has only tasks of these hosts. The list includes a leased task only after its lease
+        has expired.
         """
 
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
-        """Return the first due tasks of each host in *limit_by_host*, up to the host's number.
+        """Return the first due tasks of each host in *limit_by_host*, up to the limit of each host.
 
-        It is like `page` for each host, but takes one query. The tasks of a host are in the order
-        of `page`, the hosts in any order.
+        One query does what one call of `page` for each host would do. The tasks of a host are in
+        the order of `page`; the hosts are in any order.
         """
 
     async def get(self, task_id: bytes) -> Record | None:
-        """Return the whole record of a task; None: the task does not exist."""
+        """Return the whole record of a task, or None if the task does not exist."""
 
 
 class Leases(Protocol):
-    """Leases of tasks: the operations of a worker between `Tasks.page` and `Outcomes.commit`."""
+    """Leases of tasks, for a worker's operations between `Tasks.page` and `Outcomes.commit`."""
 
     @property
     def batch_size(self) -> int:
-        """Maximum number of tasks in one call of `claim`, which keeps the call short."""
+        """Maximum number of tasks for one call of `claim`, so that the call is short."""
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
@@ -100,127 +100,127 @@ class Leases(Protocol):
         At any time at most one process holds the lease of a task. Each lease raises the task's
         fence by one. A task whose lease expired twice is quarantined, see
         `transitions.is_quarantined`. If the lease of a quarantined task expired after `begin`,
-        the task is not leased: its count `lost` grows by one and it is due later; at *max_lost* it
-        is ignored (`crashed-worker`). A call that is repeated after a lost reply also returns the
-        leases of the first call.
+        `claim` does not lease the task. The task's count `lost` grows by one, and the task is due
+        later, or is ignored (`crashed-worker`) if `lost` reaches *max_lost*. A call that is
+        repeated after a lost reply also returns the leases of the first call.
         """
 
     async def begin(self, lease: Lease) -> bool:
-        """Record that the work on a quarantined task begins; return whether the lease still holds.
+        """Record that work on a quarantined task begins; return whether its lease is still valid.
 
-        The worker runs no other task meanwhile: if this lease expires too, that counts as `lost`.
+        The worker runs no other task meanwhile, so a lease that expires now counts as `lost`.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases to *lease* from now; return the task ids of lost leases."""
+        """Extend the leases until *lease* from now; return the ids of tasks whose lease is lost."""
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
-        """Write a leased task's data, durably; extend its lease to *duration* from now or later.
+        """Write a leased task's data durably, and extend the task's lease by at least *duration*.
 
-        Return whether the lease still holds; otherwise nothing is written. `update_time` stays,
-        because the status does not change.
+        Return whether the lease is still valid; if the lease is lost, `save` writes nothing.
+        `update_time` stays, because the status does not change.
         """
 
     async def leases_of(self, worker: str) -> list[Lease]:
         """Return the leases whose tokens begin with `worker:`, the oldest lease first.
 
-        They include expired leases of tasks that no other worker has claimed. Each task is in the
-        state for `Outcomes.release`: `failed` if it has failed before, else `todo`, due since its
-        claim.
+        The list includes expired leases of tasks that no other worker has claimed. Each lease's
+        task is in the state that `Outcomes.release` restores: `failed` if the task has failed
+        before, else `todo`, due since the claim.
         """
 
 
 class Outcomes(Protocol):
-    """Results of the work on tasks."""
+    """Records the outcomes of leased tasks."""
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
-        """Record outcomes and end their leases, each in one atomic and durable step.
+        """Record the outcome of each task and end the task's lease, in one atomic and durable step.
 
-        If a lease is lost, its settlement writes nothing and is named in the result. A settlement
-        that is sent twice is recorded once. If the store cannot hold a settlement, its task
-        becomes `store-rejected` and is named in the result; the other settlements are written.
+        If a lease is lost, its settlement writes nothing, and the result names the lease. A
+        settlement that is sent twice is recorded once. If the store cannot hold a settlement, its
+        task becomes `store-rejected`, and the result names the lease.
         """
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Replace the results of tasks that no worker holds, see `transitions.reparse`.
 
-        Each replacement is one atomic and durable step. It is written only if the task still has
-        the status and the fence of its read; otherwise the result names its lease as lost. A
-        settlement that the store cannot hold is not written, and the result names it as rejected.
-        The call is idempotent.
+        Each replacement is one atomic and durable step. A settlement is written only if the task
+        still has the status and the fence that the caller read; otherwise the result names the
+        settlement's lease as lost. A settlement that the store cannot hold is not written, and the
+        result names its lease as rejected. A repeated call changes nothing.
         """
 
     async def release(self, leases: Sequence[Lease]) -> int:
-        """Release tasks unchanged, without counting an attempt; return their number.
+        """Release the leases, leave their tasks unchanged, and count no attempt; return the number.
 
-        Tasks whose lease is lost do not change.
+        The number leaves out lost leases, whose tasks do not change.
         """
 
 
 class Blobs(Protocol):
-    """Values that are too large for their tasks."""
+    """Values that are too large to be stored in their task's document."""
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """Store a clean value outside its task, durably; the task does not refer to it yet."""
+        """Store a clean value durably outside its task, which does not refer to the value yet."""
 
     async def read(self, blob: BlobRef) -> Any:
-        """Return an offloaded value; raises `LedgerError` if it is missing."""
+        """Return the value of a blob; raise `LedgerError` if the value is missing."""
 
     async def drop(self, blobs: Collection[BlobRef]) -> None:
-        """Delete unreferenced values."""
+        """Delete values to which no task refers."""
 
 
 class Changes(Protocol):
     """Notifications of changed tasks."""
 
     def watch(self) -> AsyncIterator[None]:
-        """Yield once at the start, and then after a task was added or may be due again.
+        """Yield once at the start, and again whenever a task was added or may be due again.
 
-        Each notification is only a hint: it may be early or late, or stand for many changes. If the
-        store has no notifications, the iterator ends after its first item. Raises
+        Each notification is only a hint, which may be early or late, or stand for many changes. If
+        the store cannot notify, the iterator ends after the first item. Raises
         `LedgerUnavailableError` if the connection breaks.
         """
 
 
 class Ledger(Protocol):
-    """The tasks of one spider, durable and shared: facets on one store."""
+    """The durable, shared tasks of one spider or use case, as facets that use one store."""
 
-    tasks: Tasks  #: adding tasks, and reading them
+    tasks: Tasks  #: adds tasks and reads tasks
     leases: Leases  #: leases of tasks
-    outcomes: Outcomes  #: results of the work on tasks
-    hosts: Hosts  #: hosts without a lease, and the states of all hosts
+    outcomes: Outcomes  #: records the outcomes of tasks
+    hosts: Hosts  #: states of all hosts, and wake-ups of hosts that no worker leases
     host_leases: HostLeases  #: leases of hosts
     workers: Workers  #: the processes at work
-    rates: Rates  #: counters of the workers, minute by minute
+    rates: Rates  #: counters of the workers for each minute
     queries: Queries  #: questions about all tasks
-    groups: Groups  #: counts of tasks by a common value
+    groups: Groups  #: numbers of tasks by a common value
     admin: Admin  #: changes of many tasks
-    notes: Notes  #: values beside the tasks
+    notes: Notes  #: notes of crawls beside the tasks
     sessions: Sessions  #: identities for requests
     spider_state: SpiderStates  #: the spider's `self.state`
-    blobs: Blobs  #: values that are too large for their tracked tasks
-    changes: Changes  #: notifications of changed tracked tasks
+    blobs: Blobs  #: values that are too large for a tracked task's document
+    changes: Changes  #: notifications of tasks that were added or may be due again
     inspection: Inspection  #: checks and repairs for `doctor`
 
     @property
     def kind(self) -> LedgerKind:
-        """Kind of the tasks."""
+        """Kind of the ledger's tasks."""
 
     def now(self) -> datetime:
-        """Return the ledger's time, aware, in UTC, in milliseconds.
+        """Return the ledger's time as an aware `datetime` in UTC, precise to a millisecond.
 
-        It never runs backwards within a process and does not follow jumps of the machine's clock.
-        All processes on a ledger agree on it, except for the error of a measurement that each
-        process repeats at least once a minute.
+        The ledger's time never runs backwards within a process, and does not follow jumps of the
+        machine's clock. Each process measures the ledger's time at least once a minute, so the
+        times of two processes differ only by the error of this measurement.
         """
 
     async def reconnected(self) -> "Ledger":
         """Return the same ledger over new connections, for another event loop.
 
-        Nothing is created or checked. The caller must close it separately.
+        The call creates and checks nothing. The caller must close the new ledger separately.
         """
 
     async def close(self) -> None:
-        """Close all connections. The ledger cannot be used afterwards."""
+        """Close all connections of the ledger, which then cannot be used any more."""

@@ -1,8 +1,8 @@
-"""Queries on tasks and items: find, count, the next due time.
+"""Queries that find and count tasks and items, and find the next due time.
 
-There are two access paths to chosen tasks. If the filter has a host, reason or callback with few
-tasks, the index of that field is read. Otherwise the index of statuses is read in the order of
-the result, up to a bound.
+A query chooses one of two indexes. If the filter has a host, reason or callback with few tasks, the
+query reads the index of this field. Otherwise the query reads the index of statuses in the order of
+the result, up to a limit.
 """
 
 from collections.abc import (
@@ -36,47 +36,47 @@ from crawlcw.ledger.values import (
 )
 from crawlcw.model.task import Record, Status
 
-#: Number of tasks that a count examines if no index has all the tested fields.
+#: Maximum number of tasks that `count` examines if no index has all fields of the filter.
 COUNT_LIMIT = 500_000
-#: Number of tasks in one page of a walk.
+#: Number of tasks in one batch of `Queries.walk`.
 _PAGE = 200
-#: Number of tasks in one read by ids, and in one read with items.
+#: Maximum number of tasks in one read by ids, and in one read of items.
 _BATCH_SIZE = 5_000
 _WITH_ITEMS = 100
-#: The indexes of single fields, the most selective first.
+#: Indexes of single fields, ordered from the most selective to the least selective index.
 _SELECTIVE_INDEXES = (Path.HOST, Path.REASON, Path.CALLBACK)
 
 
 class Groups:
-    """Counts of tasks with a common value."""
+    """Counts tasks with a common value, such as a host."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def by(self, dimension: Dimension) -> list[Group]:
-        """Return how many tasks each value has, the largest group first.
+        """Return the number of tasks for each value of *dimension*, the largest group first.
 
-        - By host, callback and depth: all tasks.
-        - By reason: failed tasks that wait, and ignored tasks.
-        - By status code: done tasks, with None for tasks that never had a response.
+        - A host, callback or depth counts all its tasks.
+        - A reason counts failed tasks that wait for a retry, and ignored tasks.
+        - A status code counts done tasks; None counts done tasks that never had a response.
 
-        It reads only indexes. SQLite counts at one moment. MongoDB counts the indexes in sequence,
-        0.3 s for a million tasks. A task that changes meanwhile counts as it was, as it is, as
-        both, or not at all. A number is wrong by at most the number of such tasks.
+        `by` reads only indexes. SQL ledgers count in one snapshot. MongoDB counts one index range
+        after the other, which takes 0.3 s for a million tasks. MongoDB may count a task that
+        changes meanwhile twice or not at all.
         """
         return largest_first(await self._store.reading(lambda tables: tables.groups.by(dimension)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A part of a listing."""
+    """One batch of a listing of tasks."""
 
-    records: tuple[Record, ...]  #: the last changed first, without their items
-    cursor: Cursor | None  #: where to continue; None: there are no more
+    records: tuple[Record, ...]  #: tasks without their items, the last changed first
+    cursor: Cursor | None  #: position after which to continue, or None at the end
 
 
 class Queries:
-    """Questions about all the tasks."""
+    """Finds and counts tasks and items among all tasks of the ledger."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -84,11 +84,11 @@ class Queries:
     async def find(
         self, selection: TaskFilter, *, limit: int, cursor: Cursor | None = None
     ) -> list[Record]:
-        """Return up to *limit* tasks, the last changed first, all statuses in one order.
+        """Return up to *limit* chosen tasks, the last changed first, whatever their status.
 
-        The records are without their items. There are fewer than *limit* only if no more tasks
-        follow *cursor*. Equal times are ordered by id. It reads as many pages as necessary, see
-        `page`.
+        The records have no items. The list is shorter than *limit* only if no more tasks follow
+        *cursor*. Tasks with equal times are ordered by id. `find` reads as many batches as
+        necessary, see `page`.
         """
         records: list[Record] = []
         while (remaining := limit - len(records)) > 0 and selection.statuses:
@@ -99,10 +99,10 @@ class Queries:
         return records
 
     async def walk(self, selection: TaskFilter) -> AsyncGenerator[Record, None]:
-        """Yield the chosen tasks in the order of `find`, in flat memory, as they are found.
+        """Yield the chosen tasks in the order of `find`, batch by batch, in constant memory.
 
-        A task that changes meanwhile may be missed, because it moves to the beginning, which was
-        already yielded.
+        `walk` may miss a task that changes during the walk, because the task moves to the beginning
+        of the order, which was already yielded.
         """
         next_cursor: Cursor | None = None
         while True:
@@ -122,35 +122,36 @@ class Queries:
         scan_limit: int,
         cursor: Cursor | None = None,
     ) -> Page:
-        """Return up to *limit* of the next tasks, in bounded time.
+        """Return up to *limit* chosen tasks after *cursor*, in bounded time.
 
-        If a host, reason or callback of the filter has at most *scan_limit* tasks, it examines
-        these tasks. Otherwise it examines *scan_limit* tasks of the statuses and times, or a few
-        times as many. A URL prefix with its path counts as a host. Both limits are at least 1.
+        If a host (or a URL prefix with a path), reason or callback of the filter has at most
+        *scan_limit* tasks, `page` examines these tasks. Otherwise `page` examines *scan_limit*
+        tasks with the filter's statuses and times, or a few times as many. Both limits must be at
+        least 1.
         """
         where = where_of(selection, self._store.kind)
         return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
 
     async def count(self, selection: TaskFilter) -> Count:
-        """Return the number of chosen tasks, or a lower bound; nothing is written.
+        """Return the number of chosen tasks, or a lower bound of this number, without a write.
 
         `with_statuses` with the `from_statuses` of a bulk change gives the number that the change
-        would affect. An index counts tasks by times, by reason, by callback or by host; on MongoDB,
-        by callback or host only for all tasks or for done tasks. Otherwise it examines 500,000
-        tasks.
+        would affect. An index gives the number of tasks by times, by reason, by callback or by
+        host; MongoDB has an index by callback or host only for all tasks and for done tasks. If no
+        index has all fields of the filter, `count` examines at most 500,000 tasks.
         """
         return await counted(self._store, [selection])
 
     async def next_due(self, *, due_by: datetime | None = None) -> datetime | None:
-        """Return when the next task is due, live leases included; None: no task will ever be due.
+        """Return the earliest due time of all tasks; a leased task is due when its lease ends.
 
-        None means drained: every task is finished or ignored. If tasks are due by *enough*, it
-        returns the time of any such task, which is cheaper.
+        None means that every task is finished or ignored, so the ledger is drained. If tasks are
+        due by *due_by*, the call returns the due time of any of them, which is cheaper.
         """
         return await self._store.reading(_next_due, due_by)
 
     async def has(self, statuses: Collection[Status]) -> bool:
-        """Return whether any task has one of *statuses*, by one index seek."""
+        """Return whether any task has one of *statuses*; the query needs one index seek."""
         where = {"status": Among(tuple(map(int, statuses)))}
         return bool(
             await self._store.reading(
@@ -159,51 +160,51 @@ class Queries:
         )
 
     async def counts(self) -> Counts:
-        """Return how many tasks each status has, and how many redirects there are.
+        """Return the number of tasks in each status, and the number of redirects.
 
-        SQLite counts at one moment. MongoDB counts the statuses in sequence, two million tasks at a
-        time, so that it never reaches its time limit. A task that changes meanwhile may count
-        twice, or not at all.
+        SQL ledgers count in one snapshot. MongoDB counts one status after the other in batches of
+        two million tasks, so that no command reaches the time limit. MongoDB may count a task that
+        changes during the count twice or not at all.
         """
         return await self._store.reading(lambda tables: tables.tasks.counts())
 
     async def item_count(self) -> int:
-        """Return how many items are recorded.
+        """Return the number of recorded items.
 
-        SQLite counts them by an index. MongoDB reads every task, which takes seconds for a
-        million.
+        SQL ledgers count the items by an index. MongoDB reads every task, which takes seconds for a
+        million tasks.
         """
         return (await self._store.reading(lambda tables: tables.results.count())).number
 
     async def item_count_within(self, *, scan_limit: int) -> Count:
-        """Return how many items are recorded, or at least how many, in bounded time.
+        """Return the number of recorded items, or a lower bound of this number, in bounded time.
 
-        MongoDB examines *scan_limit* tasks (at least 1), finished tasks first.
+        MongoDB examines only *scan_limit* tasks (at least 1), beginning with finished tasks.
         """
         return await self._store.reading(lambda tables: tables.results.count(scan_limit=scan_limit))
 
     async def reasons(self) -> dict[str, int]:
-        """Return how many failed and ignored tasks each reason has, most first.
+        """Return the number of failed and ignored tasks for each reason, most frequent first.
 
-        They are counted as by `Groups.by`.
+        `Groups.by` describes how each ledger counts.
         """
         groups = await Groups(self._store).by(Dimension.REASON)
         return {str(group.value): group.total for group in groups}
 
     async def versions(self) -> AsyncIterator[ItemRow]:
-        """Yield the items of all kept visits, page by page, the earliest visit first.
+        """Yield the items of all kept visits, the earliest visit of each task first.
 
-        It yields them in the order of task ids, in flat memory. A visit without new items adds
-        none.
+        The items come in the order of task ids, batch by batch, in constant memory. A visit that
+        stored no new items yields nothing.
         """
         async for row in self._rows(lambda tables, last_id: tables.results.versions(last_id)):
             yield row
 
     async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
-        """Yield every recorded item, page by page in the order of task ids, in flat memory.
+        """Yield every recorded item in the order of task ids, batch by batch, in constant memory.
 
-        With *selection*, it yields only items of its tasks, the last changed first; it ignores the
-        ids of *selection*.
+        With *selection*, `items` yields only items of the selected tasks, the last changed task
+        first, and ignores the ids of *selection*.
         """
         if selection is None:
             async for row in self._rows(lambda tables, last_id: tables.results.items(last_id)):
@@ -238,7 +239,7 @@ class Queries:
 async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     where: Where = {}
-    # The index begins with the earliest due task of each priority.
+    # For each priority, the index begins with the earliest due task, so skip to the next priority.
     while tasks := await tables.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
@@ -249,11 +250,11 @@ async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetim
 
 
 async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
-    """Return how many tasks pass one of the filters, each of which has different statuses."""
+    """Return the number of tasks that pass one of the filters; no two filters share a status."""
     total = Count(number=0)
     for selection in choices:
-        # Only the index of statuses has times. A `changed_before` in the future excludes no task,
-        # so drop it.
+        # Drop a `changed_before` in the future, which excludes no task, because only the index of
+        # statuses can test times.
         is_future = selection.changed_before is not None and selection.changed_before > store.now()
         where = where_of(
             replace(selection, changed_before=None) if is_future else selection, store.kind
@@ -307,7 +308,7 @@ async def _page(
 
 
 async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | None:
-    """Return the first index whose value in *where* has at most *limit* tasks."""
+    """Return the first index for which the value in *where* has at most *limit* tasks."""
     for by in _SELECTIVE_INDEXES:
         if by in where:
             tests = {by.value: where[by]}
@@ -317,7 +318,7 @@ async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | No
 
 
 async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> list[Cursor]:
-    """Return the cursors of the tasks that pass, the last changed first."""
+    """Return the cursors of the tasks *ids* that pass *where*, the last changed first."""
     cursors = [
         Cursor(update_time=task["update_time"], id=task["_id"])
         for batch in batches(set(ids), _BATCH_SIZE)
@@ -327,7 +328,7 @@ async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> 
 
 
 async def _records(tables: LedgerTables, cursors: Sequence[Cursor], where: Where) -> list[Record]:
-    """Return the tasks at the cursors that still pass, the last changed first."""
+    """Return the tasks at *cursors* that still pass *where*, the last changed first."""
     tasks: list[Document] = []
     for batch in batches((task.id for task in cursors), _BATCH_SIZE):
         tasks += (await tables.tasks.read(batch, where=where)).values()

@@ -1,18 +1,18 @@
-"""Sessions, the identities for requests; the fence of a session guards each change.
+"""Sessions, the identities for requests; a change must name the session's current fence.
 
-A session is the document
+A session is stored as this document:
 
-    _id          its name
-    fence        the number of changes of its state
+    _id          name of the session
+    fence        number of changes of the session's state
     state        fresh, ready or retired
     cookies      {digest: {name, value, domain, host_only, path, port, secure, expires}}
     headers, origins, proxy, data   as in `Identity`
     score, login_probe              see `SessionChanges`
-    owner, expires                  the worker that logs it in, and until when; else absent
-    failures, not_before, given_up, reason   of its last logins
+    owner, expires                  worker that logs in now, and the end of its right to do so
+    failures, not_before, given_up, reason   results of the last logins
 
-The key of a cookie is a digest of the parts that identify it. Its name is a server's text, and
-such a text must never become a field's name.
+The key of a cookie is a digest of the parts that identify the cookie. The cookie's name cannot be
+the key, because a text from a server must never become a field's name.
 """
 
 from collections.abc import Mapping
@@ -27,41 +27,41 @@ from crawlcw.model.values import frozen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChanges:
-    """Changes that pages make to a session while it is ready."""
+    """Changes that pages make to a session whose state is ready."""
 
-    cookies: Mapping[str, Cookie | None]  #: the changed cookies; None: deleted
-    score: int = 0  #: number of further pages with a good response
-    login_probe: str | None = None  #: the last page with a good response; None: unchanged
+    cookies: Mapping[str, Cookie | None]  #: changed cookies by digest; None deletes a cookie
+    score: int = 0  #: number of additional pages with a good response
+    login_probe: str | None = None  #: URL of the last page with a good response
 
 
 class Sessions:
-    """Sessions for requests: their cookies and their logins."""
+    """Sessions for requests, with their cookies and the state of their logins."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def get(self, name: str) -> Identity | None:
-        """Return the session *name*; None before its first use."""
+        """Return the session *name*, or None if the session was never used."""
         return await self._store.reading(_get, name)
 
     async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
-        """Write a session durably if its fence is still *old_session*'s; return whether it did.
+        """Write a session durably if the stored fence is *old_session*'s; return whether it did.
 
-        If *old_session* is None, it is written if no session has its name. A call that is repeated
-        after a lost reply writes the session once, and returns True.
+        If *old_session* is None, the new session is written only if no session has this name. A
+        call that is repeated after a lost reply writes the session once, and returns True.
         """
         return await self._store.writing(_change, old_session, new_session)
 
     async def keep(self, name: str, fence: int, changes: SessionChanges) -> bool:
-        """Record the changes that pages made to a session, durably; return whether it was written.
+        """Record changes that pages made to a session durably; return whether they were written.
 
-        Other cookies stay as other pages have written them. Nothing is written if the session has
-        another fence, or is not ready.
+        Cookies that *changes* does not name stay as stored. Nothing is written if the session's
+        fence is not *fence*, or if the session is not ready.
         """
         return await self._store.writing(_keep, name, fence, changes)
 
     async def forget(self) -> int:
-        """Delete all sessions; return how many. The next use of a session creates it again."""
+        """Delete all sessions, which are created again at their next use; return their number."""
         return await self._store.writing(lambda tables: tables.sessions.delete({}))
 
 
@@ -81,7 +81,7 @@ async def _change(
         del document["_id"]
         write = Write(old_session.name, {"fence": old_session.fence}, Edit(set=document))
         written_count = await tables.sessions.change([write])
-    # The reply to a successful write may have been lost.
+    # The reply to an earlier, successful write may have been lost, so compare the stored session.
     return written_count == 1 or await _get(tables, new_session.name) == new_session
 
 
@@ -100,7 +100,7 @@ async def _keep(tables: LedgerTables, name: str, fence: int, changes: SessionCha
 
 
 def _document(identity: Identity) -> Document:
-    """Return a session as its document, with None for fields that become absent."""
+    """Return the document that stores a session, with None for each field to remove."""
     document = {field.name: getattr(identity, field.name) for field in fields(Identity)}
     document["_id"] = document.pop("name")
     document["state"] = str(identity.state)
@@ -119,7 +119,7 @@ def _cookie_document(cookie: Cookie) -> Document:
 
 
 def _session(document: Mapping[str, Any]) -> Identity:
-    """Return the session of a document."""
+    """Return the session that a document stores."""
     field_names = {field.name for field in fields(Identity)}
     values = {name: value for name, value in document.items() if name in field_names}
     return Identity(

@@ -1,4 +1,4 @@
-"""Completion of work that has begun, although the caller is cancelled."""
+"""Complete work that has begun, even if the caller is cancelled."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,15 +8,15 @@ import anyio
 
 T = TypeVar("T")
 
-#: Seconds until a task that does not end is cancelled again.
+#: Seconds until a cancelled asyncio task that has not ended is cancelled again.
 _CANCELLED_WITHIN = 0.5
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of *work*; a cancellation of the caller is raised after its end."""
+    """Return the result of *work*; raise a cancellation of the caller after *work* has ended."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    # anyio's shield stops only cancellations by anyio's scopes, not `asyncio.Task.cancel`.
+    # The loop ignores `asyncio.Task.cancel`, because anyio's shield stops only anyio's scopes.
     with anyio.CancelScope(shield=True):
         while not future.done():
             try:
@@ -29,10 +29,10 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of *function*; a cancelled caller waits until the function has ended.
+    """Return the result of *function*; if cancelled, cancel the function and wait for its end.
 
-    A cancelled scope of anyio cancels every wait, and a driver that is stopped in the middle
-    could not even close its sockets.
+    In a cancelled scope of anyio every further `await` would fail, so a database driver could not
+    even close its sockets.
     """
     future = asyncio.ensure_future(function())
     try:
@@ -41,8 +41,8 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.CancelScope(shield=True):
             while not future.done():
                 future.cancel()
-                # A driver may mistake the cancellation for a broken connection, and try again.
+                # Repeat, because a driver may take a cancellation for a broken connection.
                 await asyncio.wait([future], timeout=_CANCELLED_WITHIN)
         if not future.cancelled():
-            future.exception()  # so that asyncio does not report it
+            future.exception()  # so that asyncio does not report the exception as never retrieved
         raise

@@ -20,10 +20,10 @@ class Added:
     existing: int = 0
     rejected: tuple[
         tuple[Task, str], ...
-    ] = ()  #: tasks that the store cannot hold, with the reason
+    ] = ()  #: tasks that the store cannot hold, each with the reason
 
     def __add__(self, other: "Added") -> "Added":
-        """Return the sum of both."""
+        """Return the sum of two results of `add`."""
         return Added(
             new=self.new + other.new,
             existing=self.existing + other.existing,
@@ -36,25 +36,25 @@ class Claimed:
     """Result of `claim`."""
 
     leases: tuple[Lease, ...] = ()
-    missed: int = 0  #: changed by another worker meanwhile
-    abandoned: int = 0  #: not leased but ignored, because they crashed too many workers
-    deferred: int = 0  #: not leased but due later, because alone they crashed a worker
+    missed: int = 0  #: number of tasks that another worker has changed meanwhile
+    abandoned: int = 0  #: number of tasks that were ignored, because they crashed too many workers
+    deferred: int = 0  #: number of tasks that were deferred after they crashed a worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """Result of `commit`."""
 
-    lost: tuple[Lease, ...] = ()  #: their lease had ended, so nothing was written for them
-    rejected: tuple[tuple[Lease, str], ...] = ()  #: given up as `store-rejected`, with the reason
+    lost: tuple[Lease, ...] = ()  #: leases that had ended before the call
+    rejected: tuple[tuple[Lease, str], ...] = ()  #: leases of `store-rejected` tasks, with reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """A number of tasks or items."""
+    """A number of tasks or items, which may be only a lower bound."""
 
     number: int
-    is_exact: bool = True  #: False: a lower bound
+    is_exact: bool = True  #: whether the number is exact, not a lower bound
 
     def __add__(self, other: "Count") -> "Count":
         """Return the sum, which is a lower bound if either number is a lower bound."""
@@ -67,62 +67,62 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Filter of tasks; a task must match all given fields."""
+    """A filter that selects tasks; a task must match all given fields."""
 
     statuses: Collection[Status] = tuple(Status)
     reason: Reason | None = None
-    reasons: Collection[Reason] | None = None  #: the reason must be any of these reasons
+    reasons: Collection[Reason] | None = None  #: the task's reason must be any of these reasons
     host: str | None = None  #: for tracked tasks, the stage
-    changed_since: datetime | None = None  #: last change of the status at or after this time
-    changed_before: datetime | None = None  #: last change of the status before this time
+    changed_since: datetime | None = None  #: the status changed last at or after this time
+    changed_before: datetime | None = None  #: the status changed last before this time
     ids: Collection[bytes] | None = None
-    url_prefix: str | None = None  #: prefix of the stored URL or key
-    containing: str = ""  #: part of the stored URL or key; case-sensitive
+    url_prefix: str | None = None  #: beginning of the task's stored URL or key
+    containing: str = ""  #: part of the task's stored URL or key; case matters
     callback: str | None = None  #: name of the callback
-    #: due at this time or before; for leased tasks, the end of the lease
+    #: the task is due, or its lease ends, at this time or before
     due_by: datetime | None = None
 
     def with_statuses(self, statuses: Collection[Status]) -> "TaskFilter":
-        """Return the filter, restricted to tasks with *statuses*."""
+        """Return this filter, restricted to tasks with one of *statuses*."""
         return replace(
             self, statuses=tuple(status for status in statuses if status in self.statuses)
         )
 
     def applicable(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
-        """Return the filter, restricted to the tasks that a part of a bulk change applies to.
+        """Return this filter, restricted to the tasks that *change* applies to.
 
-        Leased tasks match only if their lease has expired at *now*.
+        If *change* ends leases, a leased task matches only if its lease has expired at *now*.
         """
         selection = self.with_statuses(change.from_statuses)
         return replace(selection, due_by=now) if change.ends_leases else selection
 
 
 class Dimension(StrEnum):
-    """Properties to group tasks by."""
+    """A property of tasks, by which `Groups` counts tasks."""
 
     HOST = "host"  #: for tracked tasks, the stage
-    REASON = "reason"  #: reason of failed and ignored tasks
+    REASON = "reason"  #: reason why a task failed or was ignored
     CALLBACK = "callback"
     DEPTH = "depth"
-    STATUS_CODE = "status-code"  #: of the last HTTP response
+    STATUS_CODE = "status-code"  #: status code of the task's last HTTP response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Counts of the tasks with one value."""
+    """Numbers of tasks that have one value of a dimension, such as one host."""
 
-    value: str | int | None  #: None: tasks without a value
-    open: int = 0  #: not done yet, including tasks in progress
+    value: str | int | None  #: value of the dimension; None counts tasks without a value
+    open: int = 0  #: number of tasks that are not done yet, including leased tasks
     finished: int = 0
     ignored: int = 0
 
     @property
     def total(self) -> int:
-        """The number of tasks."""
+        """Number of tasks with this value."""
         return self.open + self.finished + self.ignored
 
     def __add__(self, other: "Group") -> "Group":
-        """Return the sum of the counts, with the value of the first group."""
+        """Return the sum of the counts, with the value of this group."""
         return Group(
             value=self.value,
             open=self.open + other.open,
@@ -132,14 +132,14 @@ class Group:
 
 
 def largest_first(groups: Iterable[Group]) -> list[Group]:
-    """Return the non-empty groups, the largest first."""
+    """Return the groups that are not empty, the largest group first."""
     nonempty = [group for group in groups if group.total]
     return sorted(nonempty, key=lambda entry: (-entry.total, entry.value is None, str(entry.value)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cursor:
-    """Position in the tasks by their last change, the last changed first (keyset cursor)."""
+    """Position in a listing of tasks in which the last changed task is first (keyset cursor)."""
 
     update_time: datetime
     id: bytes
@@ -147,8 +147,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRow:
-    """One item from the ledger."""
+    """One item that the ledger has recorded."""
 
     item: dict[str, Any]
-    url: str  #: final URL of its page
+    url: str  #: final URL of the item's page
     fetched_at: datetime

@@ -1,15 +1,15 @@
-"""The workers: the processes at work, their tasks, their counters minute by minute.
+"""The workers of a ledger: running processes, their leased tasks, their counters by minute.
 
-A point has a worker's counters at one minute of the last week. It is the document
+A point has a worker's counters at one minute of the last week, in this document:
 
-    kept     number of days to keep it
-    minute   its minute, in which a worker has a single point
-    worker   its name
-    started  when the worker began to count
-    time     the exact time
-    vitals   as of a worker, see `documents`
+    kept     number of days for which the ledger keeps the point
+    minute   minute of the point; a worker has one point in a minute
+    worker   name of the worker
+    started  time when the worker began to count
+    time     exact time of the point
+    vitals   state of the worker, see `documents`
 
-and its key is the first three fields. So each read, and each deletion, is one range of keys.
+The key of a point is its first three fields, so reads and deletions are ranges of keys.
 """
 
 from collections.abc import Collection, Mapping
@@ -52,23 +52,23 @@ from crawlcw.model.rates import (
 from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
-#: A limit above the number of workers at work and of kept workers that left.
+#: Limit that is higher than the number of running workers and of recorded workers that left.
 _WORKER_LIMIT = 100_000
-#: Number of points in one read.
+#: Maximum number of points in one read.
 _POINT_BATCH_SIZE = 5_000
 
 
 class Workers:
-    """The processes that work on the ledger."""
+    """The list of worker processes that work on the ledger."""
 
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
 
     async def join(self, worker: Worker) -> None:
-        """Add a worker to the list of workers at work; its start is its first heartbeat.
+        """Add a worker to the list of running workers, with its start as the first heartbeat.
 
-        Writes nothing if the worker is on the list already, or has left since it started.
+        `join` writes nothing if the worker is on the list already, or has left since its start.
         """
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
@@ -87,10 +87,10 @@ class Workers:
     async def beat(
         self, name: str, counters: Counters, *, idle: bool = False, vitals: Vitals | None = None
     ) -> None:
-        """Record a worker's heartbeat, its counters, and whether it needs hosts.
+        """Record a worker's heartbeat and counters, and whether the worker is *idle*.
 
-        It takes one write, including *vitals*; if they are missing, the previous vitals stay. It
-        writes nothing for a worker that is no longer on the list.
+        `beat` takes one write, including *vitals*; if *vitals* is None, the previous vitals stay.
+        `beat` writes nothing for a worker that is no longer on the list.
         """
         counters_document = documents.counters_document(counters)
         changes: Document = {
@@ -106,9 +106,9 @@ class Workers:
         await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def lend(self, worker: Worker, loan: Loan) -> bool:
-        """Offer a loan to a worker, or change it, if the ledger still has the loan of *worker*.
+        """Offer *loan* to *worker*, if the stored loan still equals `worker.loan`.
 
-        Return whether the ledger has the new loan now; a repeated call also returns True.
+        Return whether the ledger has *loan* now; a repeated call also returns True.
         """
         new_loan = asdict(loan)
         old_loan = None if worker.loan is None else asdict(worker.loan)
@@ -120,17 +120,17 @@ class Workers:
         return await self.loan(worker.name) == loan
 
     async def loan(self, name: str) -> Loan | None:
-        """Return the loan that was last offered to a worker."""
+        """Return the loan of request slots that was last offered to the worker *name*."""
         workers = await self._store.reading(lambda tables: tables.workers.read([name], ("loan",)))
         return documents.loan(workers[name]) if name in workers else None
 
     async def report(
         self, name: str, report: LoanReport, *, previous: LoanReport | None = None
     ) -> None:
-        """Record the report of a borrower with its heartbeat; a borrower is not idle.
+        """Record the report and heartbeat of a borrower, a worker that requests another's host.
 
-        Writes nothing if the worker is no longer on the list, or if its last report is not
-        *previous*: a delayed report does not replace a later report.
+        A borrower counts as not idle. Nothing is written if the worker is no longer on the list, or
+        if the stored report is not *previous*, so a delayed report never replaces a later report.
         """
         last = None if previous is None else documents.report_document(previous)
         edit = Edit(
@@ -141,38 +141,35 @@ class Workers:
         await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def counters(self) -> Counters:
-        """Return the sum of the counters of all workers, including those that left.
-
-        Only the last 1,000 workers that left count.
-        """
+        """Return the sum of the counters of all workers, including the last 1,000 that left."""
         workers = await self._store.reading(
             lambda tables: tables.workers.scan({}, limit=_WORKER_LIMIT)
         )
         return sum((documents.counters(worker["counters"]) for worker in workers), Counters())
 
     async def leave(self, name: str) -> int:
-        """Take a worker off the list and end its leases now; return how many tasks it had.
+        """Remove a worker from the list, end its leases, and return its number of leased tasks.
 
-        Call it for a worker that is known to be dead. Its tasks can be claimed immediately: they
-        become due at the time of their creation, before all later tasks. Its hosts become ready,
-        and so do the hosts of its tasks if they have no owner. Its counters stay, see `counters`.
+        Call `leave` only for a dead worker. Its tasks become due at the time of their creation, so
+        other workers can claim them immediately. The worker's hosts become ready, and so do the
+        hosts of its tasks if no worker leases them. The worker's counters stay, see `counters`.
         """
         now = self._store.now()
-        # Mark the worker as left last, so that the next call repeats everything after a crash in
-        # between.
+        # Mark the worker as left after all other writes, so that after a crash the next call
+        # repeats all writes.
         task_count, hosts = await self._store.writing(_end_leases, name, now)
         if task_count and not self._store.kind.tracked:
-            # Also wake hosts that the worker did not own, because they would be ready only when the
-            # leases expire.
+            # Also wake hosts of the worker's tasks that the worker did not own, because such hosts
+            # would otherwise be ready only when the tasks' leases would have expired.
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
         return task_count
 
 
 async def _end_leases(tables: LedgerTables, name: str, now: datetime) -> tuple[int, set[str]]:
-    """End the leases of a worker; return the number of its tasks, and their hosts."""
+    """End the leases of a worker; return the number of its leased tasks, and the tasks' hosts."""
     tasks = await _tasks_of(tables, name, ("host", "lock", "fence", "create_time"))
-    # The tasks become due at the time of their creation, so that no later task comes first.
+    # Let the tasks be due at the time of their creation, so that later tasks do not come first.
     task_count = await tables.tasks.change(
         [
             _leased_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
@@ -188,7 +185,7 @@ async def _end_leases(tables: LedgerTables, name: str, now: datetime) -> tuple[i
 async def _tasks_of(
     tables: LedgerTables, worker: str, fields: Collection[str] = ()
 ) -> Mapping[Key, Document]:
-    """Return the tasks that a worker leases, with *fields* or all fields."""
+    """Return the tasks that a worker leases, with only *fields* if any are named."""
     condition = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
     cursors, _ = await tables.tasks.listed(condition, limit=_WORKER_LIMIT, scan_limit=MAX_LIMIT)
     return await tables.tasks.read([cursor.id for cursor in cursors], fields, condition)
@@ -200,20 +197,20 @@ def _tokens(worker: str) -> Within:
 
 
 def _leased_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
-    """Return the change of a task, if the lease still holds it."""
+    """Return the write of *edit* to a task, applied only if the lease is still valid."""
     return Write(key, {"lock": token, "fence": fence, "status": int(Status.PROCESSING)}, edit)
 
 
 async def _leave(tables: LedgerTables, name: str, now: datetime) -> None:
-    """Mark a worker as left, and delete all but the last `KEPT_WORKERS` that left."""
+    """Mark a worker as left; of all workers that left, keep only the last `KEPT_WORKERS`."""
     departure = Edit(set={"left_at": now, "vitals": None})
     await tables.workers.change([Write(name, {"left_at": None}, departure)])
-    # The index begins with the workers that left longest ago.
+    # The scan returns the workers that left longest ago first.
     departed_workers = await tables.workers.scan(
         {"left_at": Not(None)}, by=Path.LEFT, limit=_WORKER_LIMIT
     )
     if old := [worker["_id"] for worker in departed_workers[::-1][documents.KEPT_WORKERS :]]:
-        # A worker of the same name may have joined since the read.
+        # Test `left_at` again, because a worker with the same name may have joined since the read.
         await tables.workers.delete({"_id": Among(old), "left_at": Not(None)})
 
 
@@ -234,7 +231,7 @@ class LeasedTasks:
         """See `protocol.Leases.save`."""
         edit = Edit(
             set={"data": documents.value_document(data)},
-            # A delayed write must not shorten the lease.
+            # Use `raise_to`, because a delayed call must not shorten the lease.
             raise_to={"due": self._store.now() + duration},
         )
         return await self._store.writing(_change_leased, lease, edit)
@@ -252,27 +249,27 @@ async def _change_leased(tables: LedgerTables, lease: Lease, edit: Edit) -> bool
 
 
 class Rates:
-    """States of workers (`Vitals`), minute by minute, for the last week."""
+    """The states of workers (`Vitals`) at each minute of the last week."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def record(self, point: Point) -> None:
-        """Record a point of a worker, and delete points that are too old.
+        """Record a worker's point of the current minute, and delete points that are too old.
 
-        A worker has one point a minute, the latest. Points stay for a week: all points of the last
-        day, one point in ten minutes of earlier days, and each worker's last point. Not durable:
-        the next point makes up for a point that a crash loses.
+        A worker has one point for each minute, the latest. The ledger keeps all points of the last
+        day, one point for each ten minutes of the last week, and each worker's last point. The
+        write is not durable, because the next point replaces a point that a crash loses.
         """
         await self._store.writing(_record, point)
 
     async def between(
         self, start: datetime, end: datetime, *, step: timedelta = EVERY
     ) -> list[Span]:
-        """Return each worker's progress from point to point, ended in [since, until), in order.
+        """Return the progress of each worker between two points that ends in [start, end).
 
-        *step* is the wanted resolution: for ten minutes or more, only points of that resolution
-        are read.
+        The spans are in order of time. *step* is the wanted resolution; from ten minutes on, only
+        the points of every ten minutes are read.
         """
         kept_days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
         points = await self._store.reading(_between, start, end, kept_days)
@@ -311,7 +308,7 @@ async def _between(
             point_by_key |= {_point_key(point): _point_of(point) for point in batch}
             if len(batch) < _POINT_BATCH_SIZE:
                 break
-            # The last point is read again, because a range begins with a key.
+            # The last point is read twice, because a range includes its first key.
             first_key = _point_key(batch[-1])
     return [*point_by_key.values()]
 

@@ -1,1 +1,1 @@
-"""Values and decisions, without I/O: tasks and hosts, and the changes of their states."""
+"""Tasks, hosts, and decisions about their next states, without I/O."""

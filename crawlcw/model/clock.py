@@ -1,9 +1,9 @@
-"""The ledger's time in one process, and the stalls of its event loop. No I/O.
+"""The ledger's time in one process, and the stalls of the process's event loop. No I/O.
 
-The ledger's time is the monotonic clock plus an offset, which is measured against the ledger's
-own clock. So a jump of this machine's clock neither ends nor extends a lease, and machines with
-different clocks agree. If the ledger has only the clock of this machine, that clock sets the
-offset once a minute. Stalls are in seconds of any clock that runs forward.
+The ledger's time is the monotonic clock plus an offset, which is measured against the ledger's own
+clock. So a jump of this machine's clock neither ends nor extends a lease, and machines with
+different clocks agree on the ledger's time. If the ledger has only the clock of this machine, this
+clock sets the offset once a minute. The times of stalls are seconds of any clock that runs forward.
 """
 
 import math
@@ -15,22 +15,22 @@ from datetime import UTC, datetime, timedelta
 from crawlcw.errors import Reason
 
 _SET_EVERY = 60.0
-#: If the time of day has gone back by more than this, a user has set the clock back. The offset
-#: then does not follow it, because due tasks would become due much later.
+#: If the time of day has gone back by more than this time, a user has set the clock back. The
+#: ledger's time then does not follow the clock, because due tasks would become due much later.
 _LONGEST_STALL = timedelta(minutes=1)
-#: Seconds between two ticks of a running loop.
+#: Seconds between two ticks of a running event loop.
 TICK = 0.1
-#: Seconds. A lag from this on logs a warning, and may have broken a connection.
+#: Lag of the event loop in seconds that may break connections, so a warning is logged.
 STALL = 1.0
-#: Seconds. Smaller lags are normal for a busy loop.
+#: Lag in seconds from which a stall is recorded, because smaller lags are normal for a busy loop.
 _COUNTED_FROM = 0.1
-#: Smaller lags explain a timeout if together they took this part of it.
+#: Part of a timeout that several short stalls must have taken together to explain the timeout.
 _SIGNIFICANT_SHARE = 0.2
 _MAX_STALLS = 4_096
 
 
 class LedgerClock:
-    """A clock that measurements set, and that runs evenly between them."""
+    """A clock that measurements set, and that runs evenly between two measurements."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class LedgerClock:
         monotonic: Callable[[], float] = time.monotonic,
         time_of_day: Callable[[], datetime] | None = None,
     ) -> None:
-        """Set the clock by *time_of_day* once a minute; None: only `set` sets it."""
-        self.monotonic = monotonic  #: the clock of the measurements, in seconds
+        """Set the clock by *time_of_day* once a minute; with None, only `set` sets the clock."""
+        self.monotonic = monotonic  #: clock of the measurements, in seconds
         self._time_of_day = time_of_day
         self._next_set = math.inf if time_of_day is None else monotonic() + _SET_EVERY
         self._offset_s = time.time() - monotonic()
@@ -47,14 +47,14 @@ class LedgerClock:
         self._latest_datetime = datetime.fromtimestamp(0, UTC)
 
     def now(self) -> datetime:
-        """Return the time in UTC, in whole milliseconds; it never goes back."""
+        """Return the time in UTC, in whole milliseconds; the returned time never goes back."""
         monotonic_now = self.monotonic()
         if monotonic_now >= self._next_set and self._time_of_day is not None:
             self._next_set = monotonic_now + _SET_EVERY
             time_of_day = self._time_of_day()
             if time_of_day >= self._latest_datetime - _LONGEST_STALL:
                 self.set(time_of_day, asked_at=monotonic_now, answered_at=monotonic_now)
-        # Cached, because callers read it several times in a millisecond: each page six times.
+        # Cache the time, because callers ask several times in a millisecond, six times a page.
         milliseconds = int((monotonic_now + self._offset_s) * 1000)
         if milliseconds > self._latest_ms:
             self._latest_ms = milliseconds
@@ -64,21 +64,21 @@ class LedgerClock:
     def set(self, ledger_time: datetime, *, asked_at: float, answered_at: float) -> None:
         """Set the clock to *ledger_time*, which was read between two readings of `monotonic`.
 
-        The error is at most half of the time between them (Cristian, "Probabilistic clock
-        synchronization", 1989).
+        The error is at most half of the time between the two readings (Cristian, "Probabilistic
+        clock synchronization", 1989).
         """
         self._offset_s = ledger_time.timestamp() - (asked_at + answered_at) / 2
 
 
 class StallLog:
-    """The stalls of one event loop."""
+    """Records the stalls of one event loop."""
 
     def __init__(self, *, now: float) -> None:
-        self._next_tick_at = now + TICK  #: when the next tick should come
+        self._next_tick_at = now + TICK  #: time at which the next tick should come
         self._stalls: deque[tuple[float, float]] = deque(maxlen=_MAX_STALLS)
 
     def ticked(self, now: float) -> float:
-        """Record that the loop runs; return how late this tick is."""
+        """Record a tick of the event loop; return the seconds by which the tick is late."""
         lag = max(0.0, now - self._next_tick_at)
         if lag >= _COUNTED_FROM:
             self._stalls.append((self._next_tick_at, now))
@@ -86,11 +86,11 @@ class StallLog:
         return lag
 
     def lag(self, now: float) -> float:
-        """Return the length of the current stall. Any thread may call it."""
+        """Return the length of the current stall in seconds; any thread may call `lag`."""
         return max(0.0, now - self._next_tick_at)
 
     def seconds_since(self, start: float, *, now: float) -> float:
-        """Return the total length of the stalls since *began*."""
+        """Return the total length of the stalls since *start*, in seconds."""
         has_stalls = self._stalls and self._stalls[-1][1] > start
         if not has_stalls and now - self._next_tick_at < _COUNTED_FROM:  # the usual case
             return 0.0
@@ -101,9 +101,9 @@ class StallLog:
     ) -> bool:
         """Return whether an attempt since *attempt_start* may have failed only because of stalls.
 
-        *limits* are the deadlines of the reasons for timeouts. A timeout does not count as a
-        failure if the deadline would not have passed without the stalls. After a long stall,
-        a disconnection does not count either, because the server may have got no reply.
+        *limits* has the deadline in seconds for each reason that is a timeout. A timeout does not
+        count as a failure if the deadline would not have passed without the stalls. After a long
+        stall, a disconnection does not count either, because we may have kept the server waiting.
         """
         lengths = self._stall_lengths(attempt_start, now)
         longest = max(lengths, default=0.0)
@@ -128,9 +128,9 @@ class StallLog:
 
 
 class Silence:
-    """The time since the last sign of a worker; only time in which the listener ran counts.
+    """Measures how long a worker gives no sign of life, while the listener runs.
 
-    While its machine sleeps or its process is stopped, the listener cannot notice a sign.
+    Time in which the listener's machine sleeps or its process is stopped does not count.
     """
 
     def __init__(self, *, now: float, interval: float) -> None:
@@ -139,7 +139,7 @@ class Silence:
         self.seconds = 0.0
 
     def record(self, now: float, *, has_sign: bool) -> float:
-        """Record whether anything was *heard* since the last call; return the silent seconds."""
+        """Record whether a sign came since the last call; return the seconds without a sign."""
         elapsed = min(now - self._recorded_at, self._max_elapsed_s)
         self._recorded_at = now
         self.seconds = 0.0 if has_sign else self.seconds + elapsed

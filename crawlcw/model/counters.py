@@ -12,7 +12,7 @@ from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Status
 
-#: The maximum number of given-up hosts that a report names.
+#: Maximum number of given-up hosts that a report names.
 MAX_NAMED = 100
 
 
@@ -20,12 +20,12 @@ class FinishReason(StrEnum):
     """Why a crawl, or a worker on tracked tasks, has ended."""
 
     DRAINED = "drained"  #: no task remains
-    MAX_PAGES = "max-pages"  #: the allowed number of pages is finished
-    MAX_ITEMS = "max-items"  #: the allowed number of items is recorded
-    STOPPED = "stopped"  #: the user stopped it, with time for the current pages
-    STOPPED_AT_ONCE = "stopped-at-once"  #: the user stopped it without that time
+    MAX_PAGES = "max-pages"  #: the crawl has finished `max_pages` pages
+    MAX_ITEMS = "max-items"  #: the crawl has recorded `max_items` items
+    STOPPED = "stopped"  #: the user stopped the crawl, with time for the current pages
+    STOPPED_AT_ONCE = "stopped-at-once"  #: the user stopped the crawl immediately
     STOPPED_BY_SPIDER = "stopped-by-spider"  #: the spider raised `StopCrawl`
-    CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
+    CALLBACK_BROKEN = "callback-broken"  #: a callback failed for all of its first pages
     FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder accepts no files
     LOGIN_FAILED = "login-failed"  #: no login of a session worked
     PROXIES_FAILED = "proxies-failed"  #: no proxy works any more
@@ -35,7 +35,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyEnd:
-    """Why a crawl ends before it is drained, or has ended."""
+    """Why a crawl ends, or has ended, before the ledger is drained."""
 
     reason: FinishReason
     detail: str  #: the cause, as text
@@ -43,15 +43,15 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishRule:
-    """The effect of a finish reason on the exit code and the last line of a crawl."""
+    """How a finish reason affects the exit code and the last line of a crawl."""
 
-    opening: str = "Stopped"  #: the beginning of the last line
-    fault: str = ""  #: if not empty, the exit code is 3; the report's detail replaces the text
+    opening: str = "Stopped"  #: beginning of the crawl's last line
+    fault: str = ""  #: if not empty, the exit code is 3; the report's detail replaces this text
     is_complete: bool = False  #: whether given-up hosts and failed pages also count as faults
 
 
-#: A rule for each finish reason. If workers end for different reasons, the crawl has the first one
-#: in this order.
+#: Rule for each finish reason. If workers end for different reasons, the crawl has the first of
+#: these reasons in this order.
 FINISH_RULES: Mapping[FinishReason, FinishRule] = {
     FinishReason.STOPPED_AT_ONCE: FinishRule(opening="Stopped at once"),
     FinishReason.CALLBACK_BROKEN: FinishRule(fault="a callback is broken"),
@@ -71,8 +71,8 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
 def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
     """Return the finish reason of a crawl from its workers' *reasons*, None for a failed worker.
 
-    *is_empty* says that no task remains. The result is `failed` if tasks remain and no worker has
-    another reason.
+    *is_empty* says that no task remains. The result is `failed` if no worker has a reason, or if
+    tasks remain and the only reason is `drained` while a worker failed.
     """
     distinct_reasons = set(reasons)
     # A worker that has drained the ledger has added all start URLs. If tasks remain, other
@@ -86,7 +86,7 @@ def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The ledger in numbers."""
+    """Numbers of tasks in the ledger."""
 
     by_status: dict[Status, int] = field(default_factory=dict)
     redirects: int = 0  #: finished tasks whose page belongs to another task
@@ -101,32 +101,32 @@ class Counts:
 
     @property
     def without_redirects(self) -> int:
-        """The number of tasks without known redirects."""
+        """Number of tasks without known redirects."""
         return self.total - self.redirects
 
     @property
     def pages(self) -> int:
-        """The number of finished tasks without redirects."""
-        # Two separate counts, so the second may be larger for a moment.
+        """Number of finished tasks that are not redirects."""
+        # Not negative, although the two numbers are not counted at the same time.
         return max(self[Status.FINISHED] - self.redirects, 0)
 
     def by_name(self) -> dict[str, int]:
-        """Return the numbers as users see them: `finished` counts pages, without redirects."""
+        """Return the numbers by status name, where `finished` counts pages, without redirects."""
         numbers = {status.name.lower(): self[status] for status in Status}
         return numbers | {"finished": self.pages}
 
     def for_display(self) -> dict[str, int]:
-        """Return the numbers by name in the order of a task's life, any redirects last."""
+        """Return the numbers by name, in the order of a task's life, with redirects last."""
         numbers = self.by_name()
         status_names = ("todo", "processing", "failed", "finished", "ignored")
         redirects = {"redirects": self.redirects} if self.redirects else {}
         return {name: numbers[name] for name in status_names} | redirects
 
 
-#: The number of different example links for each reason.
+#: Maximum number of different example links for each reason.
 KEPT_EXAMPLES = 3
 
-#: Reason -> the first links dropped for it, made printable.
+#: Example links by reason: the first links dropped for this reason, made printable.
 Examples = Mapping[str, Sequence[str]]
 
 
@@ -138,23 +138,23 @@ class DroppedLinks:
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, reason: str, link: str) -> None:
-        """Count one link; *link* is its text in the page, which may be anything."""
+        """Count one dropped link; *link* is the text in the page, which may be anything."""
         self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
-        # Clean only the kept links: a page may have thousands, and cleaning all costs more than
-        # filtering them.
+        # Clean only the kept links, because a page may have thousands of links, and to clean all
+        # links would cost more than to filter them.
         if len(examples) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in examples:
             examples.append(example)
 
     def add(self, other: "DroppedLinks") -> None:
-        """Add the counts of *other*."""
+        """Add the counts and the examples of *other*."""
         self.counts.update(other.counts)
         for reason, links in other.examples.items():
             self.examples[reason] = _first_links([*self.examples.get(reason, ()), *links])
 
 
 def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
-    """Return the first different examples for each reason in *all_examples*."""
+    """Return the first different example links for each reason in *all_examples*."""
     total: dict[str, list[str]] = {}
     for examples in all_examples:
         for reason, links in examples.items():
@@ -166,7 +166,7 @@ def _first_links(links: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(links)][:KEPT_EXAMPLES]
 
 
-#: The upper bounds, in seconds: from a cached response to the longest timeout.
+#: Upper bounds of a histogram in seconds, from a cached response to the longest timeout.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -176,9 +176,9 @@ class Histogram:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        #: The numbers between two neighbours in `BOUNDS`; the last one is above all bounds.
+        #: Number of durations for each bound in `BOUNDS`, then of longer durations.
         self.counts = [0] * (len(BOUNDS) + 1)
-        self.seconds = 0.0  #: the sum of the durations
+        self.seconds = 0.0  #: sum of all durations
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
@@ -186,46 +186,47 @@ class Histogram:
         self.seconds += seconds
 
     def numbers(self) -> list[float]:
-        """Return the counts and then the sum as one list, for sending and for `sum_of`."""
+        """Return the counts, followed by the sum of the durations, as one list for `sum_of`."""
         return [*self.counts, self.seconds]
 
 
 def sum_of(histograms: Iterable[Sequence[float]]) -> list[float]:
-    """Return the sum of several histograms, as the numbers of one."""
+    """Return the sum of several histograms, each as a list from `Histogram.numbers`."""
     return [sum(column) for column in zip(*histograms, strict=True)] or Histogram().numbers()
 
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """The counters of a process since its start; counters of several processes can be added."""
+    """Counters of a process since its start; counters of several processes can be added."""
 
     pages: int = 0  #: finished pages
     items: int = 0  #: recorded items
     failures: Mapping[str, int] = field(default_factory=dict)  #: failed attempts, by reason
     host_failures: Mapping[str, int] = field(default_factory=dict)
-    """Failures of hosts, which count no attempt of a page, by reason."""
-    links_dropped: Mapping[str, int] = field(default_factory=dict)  #: links not followed, by reason
+    """Number of failures of hosts by reason, which cost no page an attempt."""
+    #: Number of dropped links, by reason.
+    links_dropped: Mapping[str, int] = field(default_factory=dict)
     fetched: int = 0  #: responses with any status
     bytes: int = 0  #: bytes of decoded bodies
     leases_lost: int = 0  #: results dropped because another worker has the lease now
-    link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
+    link_examples: Examples = field(default_factory=dict)  #: a few dropped links, by reason
     items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded items
-    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: items not recorded, by reason
-    stalls: int = 0  #: stalls of event loops of a second or more
+    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: dropped items, by reason
+    stalls: int = 0  #: number of event-loop stalls of a second or more
     longest_stall: float = 0.0  #: seconds
-    forgiven: int = 0  #: failed attempts that do not count, because of a stall
+    forgiven: int = 0  #: failed attempts that do not count, because the event loop stalled
     unchanged: int = 0  #: pages that were visited again and had not changed
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
-    """Why this run gave up each origin; at most a hundred origins."""
-    more_hosts_given_up: int = 0  #: given-up hosts that are not named
-    truncated: int = 0  #: bodies cut at `max_body`, or by their server
+    """Why this run gave up an origin, for at most a hundred origins."""
+    more_hosts_given_up: int = 0  #: number of given-up origins that `hosts_given_up` leaves out
+    truncated: int = 0  #: response bodies cut off at `max_body`, or by the server
     over_full: int = 0  #: pages ignored because their hosts had reached `max_pages_per_host`
     redirects: int = 0  #: finished tasks whose page belongs to another task
-    internal_errors: int = 0  #: bugs in crawlcw; each has deferred a page
+    internal_errors: int = 0  #: errors from bugs in crawlcw, each of which deferred a page
 
     def __add__(self, other: "Counters") -> "Counters":
-        """Return the sum of both, with the largest numbers of a mapping first."""
+        """Return the sum of two counters; each mapping has its largest numbers first."""
         hosts = {**self.hosts_given_up, **other.hosts_given_up}
         more_hosts = self.more_hosts_given_up + other.more_hosts_given_up
         total: dict[str, Any] = {
@@ -245,37 +246,37 @@ class Counters:
 
 @dataclass(slots=True, kw_only=True)
 class Report(Counters):
-    """The end of a crawl, and the counters of its processes as far as this one knows them."""
+    """The result of a crawl, with the counters of the processes that this process knows."""
 
     spider: str
     finish_reason: FinishReason
     elapsed: float  #: seconds
-    released: int  #: tasks released at the end
-    counts: Counts | None  #: numbers of the whole ledger; None if counting took too long, or failed
-    detail: str = ""  #: why the spider or its callback ended the crawl
-    failed_before: int = 0  #: pages in the ledger that failed, in this run or earlier
+    released: int  #: number of tasks released at the end of the crawl
+    counts: Counts | None  #: numbers of the whole ledger; None if the count was too slow or failed
+    detail: str = ""  #: why the spider or one of its callbacks ended the crawl
+    failed_before: int = 0  #: number of failed pages in the ledger, from this run or earlier runs
 
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:
-        """Return the report with these counters; *fields_* are the other fields of a report."""
+        """Return a report with *counters*; *fields_* are the other fields of the report."""
         values = {counter.name: getattr(counters, counter.name) for counter in fields(Counters)}
         return cls(**values, **fields_)
 
     @property
     def any_finished(self) -> bool | None:
-        """Whether the ledger has a finished page, from any run; None: it is not known."""
+        """Whether the ledger has a finished page from any run, or None if unknown."""
         return self.pages > 0 or (None if self.counts is None else self.counts.pages > 0)
 
     @property
     def drained(self) -> bool:
-        """Whether no task remains."""
+        """Whether the crawl ended because no task remains."""
         return self.finish_reason == FinishReason.DRAINED
 
 
 def failed_pages(reasons: Mapping[str, int]) -> int:
-    """Return how many tasks in *reasons* failed and wait for `retry-failed`.
+    """Return the number of tasks in *reasons* that failed and that `retry-failed` would retry.
 
-    Pages beyond `max_pages_per_host` did not fail, although `retry-failed` also brings them back.
+    Pages beyond `max_pages_per_host` did not fail, although `retry-failed` reopens them too.
     """
     failure_reasons = FAILURE_REASONS - {Reason.HOST_FULL}
     return sum(number for reason, number in reasons.items() if reason in failure_reasons)

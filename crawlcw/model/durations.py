@@ -1,4 +1,4 @@
-"""Durations as users write them (a timedelta, a number of seconds, `30s`, `1h30m`), and times."""
+"""Convert durations as users write them (a timedelta, seconds, `30s`, `1h30m`), and times."""
 
 import math
 import re
@@ -21,12 +21,12 @@ _LONGEST_DURATION = timedelta(days=36_500)
 def duration(value: timedelta | float | str) -> timedelta:
     """Return *value* as a timedelta between 0 and 100 years.
 
-    Raises `SettingsError` for anything else.
+    Raises `SettingsError` for any other value.
     """
     try:
         length = _parse_duration(value)
     except (AttributeError, OverflowError, TypeError, ValueError):
-        # AttributeError and TypeError: another type, for example a list in pyproject.toml.
+        # Values of other types (a list in pyproject.toml) raise AttributeError or TypeError.
         length = None
     if length is None or not timedelta(0) <= length <= _LONGEST_DURATION:
         raise SettingsError(
@@ -67,5 +67,5 @@ def format_duration(value: timedelta) -> str:
 
 
 def iso_time(moment: datetime) -> str:
-    """Return a moment of UTC in ISO 8601, with a Z."""
+    """Return a UTC time in ISO 8601 format, ending with Z."""
     return moment.isoformat().replace("+00:00", "Z")

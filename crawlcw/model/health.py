@@ -1,6 +1,6 @@
 """Circuit breaker for an origin, a proxy, or this machine's own uplink (Nygard, "Release It!").
 
-Its state follows from its fields; the guide on politeness has the diagram.
+The state of a breaker follows from its fields; the guide on politeness has a diagram.
 
     state      allowed requests         event: next state
     closed     all, at its pace         fault: open; last strike: dead; a page gets 429 while there
@@ -11,9 +11,9 @@ Its state follows from its fields; the guide on politeness has the diagram.
     half-open  a probe, else next page  good response: closed; fault or 429: open; last strike: dead
     dead       an origin gets none      good response: closed; `retry-failed` of an origin: closed
 
-Synchronous and without I/O. Times are seconds of one clock that runs forward. It is the ledger's
-clock for origins, because several processes ask them one after another, and the monotonic clock
-for proxies and the uplink.
+Synchronous and without I/O. Times are seconds of a clock that runs forward. Breakers of origins use
+the ledger's clock, because several processes request from an origin one after the other. Breakers
+of proxies and of the uplink use the monotonic clock.
 """
 
 from collections import OrderedDict
@@ -35,39 +35,39 @@ class Cause(StrEnum):
     UPLINK = "uplink"
 
 
-#: Failures on the way to the server: a single page cannot be their cause.
+#: Failures on the way to the server, which a single page cannot cause.
 CONNECTION_FAILURES = frozenset(
     {Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN, Reason.CONNECT, Reason.TIMEOUT_CONNECT}
 )
-#: Failures caused by the origin, never by the page. A throttled request (429, or 503 with
-#: Retry-After) is not among them: its cause is the page if other pages get good responses.
+#: Failures that the origin causes, never the page. A throttled request (429, or 503 with
+#: Retry-After) is not in this set, because the page is the cause if other pages get good responses.
 HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
-#: Failures of a connection to an address, so the name had an address.
+#: Failures that occur only after the host's name was resolved to an address.
 PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
-#: Failures of requests, sent or not yet sent, when the uplink goes down.
+#: Failures that a request may have if the uplink goes down before or after it was sent.
 _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.TIMEOUT_READ,
     Reason.TIMEOUT_TOTAL,
     Reason.DISCONNECTED,
     Reason.PAYLOAD_TRUNCATED,
 }
-#: Seconds. If failures last longer, the uplink counts as working and the hosts as gone. A known
-#: name also counts as gone only after this time, because resolvers make mistakes for minutes.
+#: Seconds of failures after which the uplink counts as working and the hosts count as gone. A name
+#: that had an address is gone only after this time, because resolvers may fail for minutes.
 LONGEST_OUTAGE = 3600.0
-#: The number of last entries in each map that `remember` bounds.
+#: Default maximum number of entries in a map that `remember` bounds.
 _MAX_ENTRIES = 10_000
-#: With short rests a port that refuses has 7.5 s by default until it is given up, otherwise 150 s.
-#: A server that restarts is back by then.
+#: Pauses that are shorter by this factor give up a port that refuses connections after 7.5 s by
+#: default, instead of 150 s. A server that restarts is usually back within this time.
 _SHORT_REST_DIVISOR = 20
-#: Random extra rest as a part of the rest, so that many crawls do not return at the same time.
+#: Random extra pause as a part of the pause, so that many crawls do not return at the same time.
 _JITTER = 0.1
 
 
 def remember(
     latest: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _MAX_ENTRIES
 ) -> None:
-    """Add a value as the latest one of a map; over the limit, drop the oldest."""
+    """Add an entry to a map as the latest entry; if the map exceeds *limit*, drop the oldest."""
     latest[key] = value
     latest.move_to_end(key)
     if len(latest) > limit:
@@ -76,27 +76,27 @@ def remember(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long breakers stay open, and after how many strikes in a row they are dead."""
+    """Settings of breakers: how long a fault opens them, and how many faults make them dead."""
 
     backoff_base: timedelta = timedelta(seconds=10)
     backoff_max: timedelta = timedelta(hours=1)
     max_failures: int = 5
     auto_throttle: bool = True
-    throttle_statuses: frozenset[int] = frozenset({429})  #: they ask to slow down
+    throttle_statuses: frozenset[int] = frozenset({429})  #: statuses that ask us to slow down
 
     def with_short_rests(self) -> Self:
-        """Return the policy with short rests, for a host when the crawl has no other work."""
+        """Return the policy with short pauses after failures, for a crawl without other work."""
         return replace(self, backoff_base=self.backoff_base / _SHORT_REST_DIVISOR)
 
     def rest(
         self, failures: int, *, retry_after: float | None = None, chance: float = 0.0
     ) -> float:
-        """Return the seconds of rest after that many failures in a row.
+        """Return the length in seconds of the pause after *failures* failures in a row.
 
-        *retry_after* is the rest that the host asked for, in seconds; it also doubles if the host
-        fails again after it. *chance* is in [0, 1).
+        *retry_after* is the pause that the host asked for, in seconds; such a pause also doubles if
+        the host fails again after the pause. *chance* is a random number in [0, 1).
         """
-        # Zero seconds, or a date in the past, is not a request for a rest.
+        # A Retry-After of zero seconds, or of a date in the past, asks for no pause.
         base = timedelta(seconds=retry_after) if retry_after else self.backoff_base
         max_rest = self.backoff_max
         rest = backoff(failures, base=min(base, max_rest), ceiling=max_rest)
@@ -105,18 +105,18 @@ class Policy:
 
 @dataclass(slots=True, kw_only=True)
 class Breaker:
-    """The breaker itself: a fault opens it for a rest, and a good response closes it.
+    """A circuit breaker, which a fault opens for a pause, and a good response closes.
 
-    After the rest it is half-open, so that one request can test the other side.
+    After the pause the breaker is half-open, so that one request can test the other side.
     """
 
-    failures: int = 0  #: faults in a row that have opened it; 0: it is closed
-    failing_since: float | None = None  #: the time of the first of them
-    rest_end: float | None = None  #: the end of its rest
+    failures: int = 0  #: number of faults in a row that opened the breaker; 0 if closed
+    failing_since: float | None = None  #: time of the first fault in the row
+    rest_end: float | None = None  #: end of the pause after the last fault
     opened_at: float = float("-inf")
 
     def open(self, *, now: float, rest: float, faults: int = 1) -> None:
-        """Open because of a fault, or of several together."""
+        """Open the breaker because of one fault, or of several faults together."""
         self.failures += faults
         self.opened_at = now
         if self.failing_since is None:
@@ -124,25 +124,25 @@ class Breaker:
         self.rest_end = max(self.rest_end or now, now + rest)
 
     def close(self) -> None:
-        """Close after a good response: the row of failures has ended."""
+        """Close the breaker after a good response, which ends the row of failures."""
         self.failures = 0
         self.failing_since = self.rest_end = None
 
 
 # --- origins
 
-#: Strikes for a name that never had an address, and for a port that never answered while the
-#: other port does. A second attempt excludes a temporary mistake; more attempts show nothing new.
+#: Number of faults that give up an origin whose name never had an address, or whose port never
+#: answered while the host's other port does. The second attempt excludes a temporary mistake.
 _FEW_FAILURES = 2
-#: Characters: a longer URL is not stored with its host.
+#: Maximum number of characters in the URL of a probe page.
 _LONGEST_PROBE_PAGE = 500
-#: Bytes: a larger page becomes a probe page only if there is no other.
+#: Maximum size of a probe page in bytes, unless the origin has no other probe page.
 _LARGEST_PROBE_PAGE = 64 * 1024
-#: The maximum number of probe pages of an origin.
+#: Maximum number of probe pages of an origin.
 _PROBE_PAGES = 8
-#: If this many pages are throttled for the first time before the probe, the host has a limit.
+#: If this number of pages is throttled for the first time before a probe, the host has a limit.
 _LIMIT_EVIDENCE = 3
-#: Seconds: the longest rest before the first probe.
+#: Longest pause in seconds before the first probe.
 _SHORT_REST = 5.0
 
 
@@ -152,71 +152,71 @@ class _Mark:
 
     marked_at: float
     costs_attempt: bool = (
-        False  #: another page got a good response since: the next time costs an attempt
+        False  #: whether the next throttling costs an attempt, because other pages worked
     )
 
 
 Marks = OrderedDict[bytes, _Mark]
-"""The throttled pages of one process, by task; they outlive the lease of their host."""
+"""Throttled pages of one process by task id, kept longer than the lease of their host."""
 
 
 @dataclass(slots=True)
 class _Probe:
-    """An origin that seemed healthy has throttled pages: a probe must find the cause."""
+    """A probe that must show why an origin that seemed healthy has throttled pages."""
 
     started_at: float
-    rested: bool  #: whether the host rests before the probe
+    rested: bool  #: whether the host pauses before the probe
     pages: dict[bytes, bool] = field(default_factory=dict)  #: whether throttled for the first time
-    retry_after: float = 0.0  #: the longest Retry-After of these pages, in seconds
+    retry_after: float = 0.0  #: longest Retry-After of the throttled pages, in seconds
 
     def shows_a_limit(self, delay: float) -> bool:
         """Return whether a limit of the host is likely, even if the probe got a good response.
 
         A host over its limit throttles every request, and may answer well a moment later. Only
-        pages that are throttled for the first time count: otherwise some pages would never cost
-        an attempt. One is enough if the host has a *delay*, because it has already shown a limit.
+        pages that are throttled for the first time count, because otherwise some pages would never
+        lose an attempt. One page is enough if the host has a *delay*, a sign of a limit.
         """
         first_throttled = sum(self.pages.values())
-        # After a rest one page fewer is enough, because the probe gets a good response in any case.
+        # After a pause one page fewer is enough, because a probe then always gets a good response.
         return first_throttled >= (1 if delay else _LIMIT_EVIDENCE - self.rested)
 
 
 @dataclass(slots=True, kw_only=True)
 class Origin(Breaker):
-    """The breaker of one scheme of a host: `https://example.com` beside `http://example.com`.
+    """The breaker of an origin, such as `https://example.com` beside `http://example.com`.
 
-    The ledger stores it with its host, except the fields that only the current owner needs.
+    The ledger stores an origin with its host, except fields that only the host's owner needs.
     """
 
-    unresolved: int = 0  #: failures to resolve its name although the name had an address
-    good_at: float | None = None  #: when the last request with a good response was sent
-    resolved: bool = False  #: whether its name had an address in this crawl
-    #: Probe pages: pages with good responses, the latest last, with the number of their probes.
+    unresolved: int = 0  #: number of DNS failures of a name that had an address
+    good_at: float | None = None  #: time when the last request with a good response was sent
+    resolved: bool = False  #: whether the host's name had an address in this crawl
+    #: Number of probes by URL of the probe pages, which had good responses, the latest page last.
     probes: dict[str, int] = field(default_factory=dict)
-    given_up: Reason | None = None  #: why its waiting tasks were ignored: it is dead; None: alive
+    given_up: Reason | None = None  #: why the origin was given up and its tasks ignored, or None
     probe: _Probe | None = None
     cleared: bool = False  #: whether a probe for throttled pages got a good response
-    has_responded: bool = False  #: whether it has responded, even if only by throttling
+    has_responded: bool = False  #: whether the origin has responded, even if only by throttling
 
     def __post_init__(self) -> None:
-        """Restore `opened_at` from the stored fields."""
+        """Restore `opened_at`, which the ledger does not store."""
         if self.failing_since is not None:
             self.opened_at = self.failing_since
 
     @property
     def is_closed(self) -> bool:
-        """Whether requests for all its pages are allowed."""
+        """Whether requests for all pages of the origin are allowed."""
         return not (self.failures or self.given_up or self.probe or self.rest_end)
 
     def sent_before_opening(self, sent: float) -> bool:
         """Return whether a failed request was sent before the breaker opened.
 
-        Requests that run at the same time fail together, and count as one fault.
+        The failures of concurrent requests count as one fault.
         """
         return sent <= self.opened_at
 
     def learned(self, url: str, *, size: int) -> None:
-        """Record a page of *size* bytes with a good response, which is safe to fetch again."""
+        """Record a page of *size* bytes with a good response as a probe page."""
         if len(url) <= _LONGEST_PROBE_PAGE and (size <= _LARGEST_PROBE_PAGE or not self.probes):
             self.probes[url] = 0
             if len(self.probes) > _PROBE_PAGES:
@@ -224,14 +224,14 @@ class Origin(Breaker):
 
     @property
     def probe_page(self) -> str | None:
-        """The page for the next probe: the page with the fewest probes."""
+        """URL of the page for the next probe, which has had the fewest probes."""
         return min(reversed(self.probes), key=self.probes.__getitem__, default=None)
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
         """Record a good response; return whether a limit of the host is likely.
 
-        *delay* is that of the host. The response does not close the breaker if the request was
-        sent before the breaker opened.
+        *delay* is the adaptive delay of the host. The response does not close the breaker if the
+        request was sent before the breaker opened.
         """
         self.resolved = True
         self.good_at = sent if self.good_at is None else max(self.good_at, sent)
@@ -261,16 +261,17 @@ class Origin(Breaker):
         may_probe: bool,
         is_new: bool = False,
     ) -> Cause | None:
-        """Return the cause of a throttled page (429, or 503 with Retry-After); None: probe first.
+        """Return the cause why a page was throttled, or None if a probe must show the cause.
 
-        The page is the cause if another page got a good response since it was last throttled.
-        For `Cause.ORIGIN` the caller must call `fault`. If the host *is_new*, it gets the short
-        rest that it asks for before the probe: a host with a limit would throttle the probe, too.
+        The page is the cause if another page got a good response since the page was last throttled.
+        If the cause is `Cause.ORIGIN`, the caller must call `fault`. If the host *is_new* and asks
+        for a short pause, probe after the pause, because a host with a limit throttles earlier
+        probes too.
         """
         self.resolved = True
         previous, mark = marks.get(page), _Mark(now)
         remember(marks, page, mark)
-        # A mark from before the origin opened does not count.
+        # Ignore a mark from before the breaker opened.
         valid_mark = (
             previous if previous is not None and previous.marked_at >= self.opened_at else None
         )
@@ -306,10 +307,10 @@ class Origin(Breaker):
         named: bool = False,
         other_responds: bool = False,
     ) -> int:
-        """Open; return the number of faults: 0 if another request of that time has already counted.
+        """Open the breaker; return the number of faults, or 0 if a concurrent request has counted.
 
-        *chance* is that of `Policy.rest`. *named* says that the host's name had an address,
-        *other_responds* that its other origin answers.
+        *chance* is the argument of `Policy.rest`. *named* says that the host's name had an address,
+        and *other_responds* that the host's other origin answers.
         """
         reason, requested_rest, faults = error.underlying, error.retry_after, 1
         self.has_responded = self.has_responded or reason is Reason.HTTP_STATUS
@@ -322,14 +323,14 @@ class Origin(Breaker):
             self.rest_end = max(self.rest_end or now, now + extra_rest)
             return 0
         if (probe := self.probe) is not None:
-            # The throttled pages have asked for a rest, too. If the host still throttles after
-            # that rest, they count as one more fault.
+            # The throttled pages have asked for a pause too. If the host still throttles after this
+            # pause, the throttled pages count as one more fault.
             self.probe, requested_rest = None, max(probe.retry_after, requested_rest or 0.0)
             faults += probe.rested and reason is Reason.HTTP_STATUS
         failures, max_failures = self.failures + faults, policy.max_failures
         if reason in _DNS_FAILURES and (named or self.resolved):
-            # Count these separately: a resolver's mistakes must not add to other failures of the
-            # origin.
+            # Count DNS failures separately, because a resolver's mistakes must not add to other
+            # failures of the origin.
             self.unresolved += 1
             failing_since = now if self.failing_since is None else self.failing_since
             is_final = failures >= max_failures and now - failing_since >= LONGEST_OUTAGE
@@ -337,7 +338,7 @@ class Origin(Breaker):
             is_closed = reason is Reason.DNS_NXDOMAIN or (
                 other_responds and reason in PAST_THE_NAME
             )
-            # A port that throttles pages (429) is not closed.
+            # A port that throttles pages (429) is reachable, so do not give it up early.
             if is_closed and self.good_at is None and not self.has_responded:
                 max_failures = min(max_failures, _FEW_FAILURES)
             is_final = failures - self.unresolved >= max_failures
@@ -355,24 +356,24 @@ class Origin(Breaker):
 
 @dataclass(slots=True, kw_only=True)
 class ProxyBreaker(Breaker):
-    """The breaker of one proxy; a dead proxy also rests, and is tried again after the rest."""
+    """The breaker of one proxy; even a dead proxy is tried again after a pause."""
 
-    cause: str = ""  #: the last failure
-    has_worked: bool = False  #: whether it has worked in this process
-    is_dead: bool = False  #: whether requests stop waiting for it
+    cause: str = ""  #: text of the last failure
+    has_worked: bool = False  #: whether the proxy has worked in this process
+    is_dead: bool = False  #: whether requests no longer wait for the proxy
 
     @property
     def ready_at(self) -> float:
-        """The end of its rest."""
+        """End of the proxy's pause after a fault."""
         return float("-inf") if self.rest_end is None else self.rest_end
 
     @property
     def is_proven(self) -> bool:
-        """Whether it has worked and has not failed since."""
+        """Whether the proxy has worked and has not failed since."""
         return self.has_worked and not self.failures
 
     def answered(self) -> None:
-        """Record that it has reached a server."""
+        """Record that the proxy has reached a server."""
         self.close()
         self.has_worked, self.is_dead = True, False
 
@@ -385,10 +386,10 @@ class ProxyBreaker(Breaker):
         tolerated: int = 1,
         is_permanent: bool = False,
     ) -> bool:
-        """Record a failure; return whether the breaker has opened: in a rest failures do not count.
+        """Record a failure of the proxy; return whether the failure has opened the breaker.
 
-        Only the *tolerated*-th failure in a row opens the breaker. If a failure is *is_permanent*
-        (407), waiting does not help: the proxy is dead immediately.
+        Failures during a pause do not count. Only the *tolerated*-th failure in a row opens the
+        breaker. If a failure *is_permanent* (407), the proxy is dead immediately.
         """
         if now < self.ready_at:
             return False
@@ -405,8 +406,7 @@ class ProxyBreaker(Breaker):
     def is_lost(self, *, now: float) -> bool:
         """Return whether a crawl must end if all its proxies are in this state.
 
-        If the proxy has worked, our own uplink may be down, so the proxy gets an hour, as a host
-        does.
+        If the proxy has worked before, our own uplink may be down, so the crawl waits an hour.
         """
         if not self.is_dead or self.failing_since is None:
             return False
@@ -415,52 +415,53 @@ class ProxyBreaker(Breaker):
 
 # --- the uplink
 
-#: Seconds without any response: the uplink may then be the cause of a failed request.
+#: Seconds without any response, after which the uplink may be the cause of a failed request.
 _SILENCE = 2.0
-#: The number of other hosts with probe pages that a check needs.
+#: Minimum number of other hosts with probe pages that a check of the uplink needs.
 _MIN_PROBED_HOSTS = 2
-#: The number of probe pages in memory, one for each of the hosts that answered last.
+#: Maximum number of probe pages in memory, one for each of the hosts that answered last.
 _GOOD_PAGES = 5
-#: Seconds after a check without another check. They are less than a rest: otherwise an uplink that
-#: fails right then would count as several failures. Only rests of `Policy.with_short_rests` may be
-#: shorter.
+#: Seconds after a check of the uplink in which no other check begins. This time is shorter than a
+#: pause after a failure, because otherwise an uplink that fails in this time would count as several
+#: failures. Only pauses of `Policy.with_short_rests` may be shorter.
 _CHECK_VALID_FOR = 1.0
-#: Seconds between two checks while it is open: they double from the first to the longest.
+#: Seconds between two checks while the breaker is open, which double from the first to the longest.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Uplink(Breaker):
-    """The breaker of our own network, as one process sees it: dead if it fails without a block.
+    """The breaker of our own network connection, the uplink, in one process.
 
-    If a request fails while no host answers, the cause is either the uplink or the host. The
-    failure does not show which. So the process sends probes to other hosts. If one answers, the
-    cause is the origin or the page; otherwise no failure counts until a host answers.
+    If a request fails while no host answers, the failure does not show whether the uplink or the
+    host is the cause. So the process sends probes to other hosts. If a host answers a probe, the
+    cause is the origin or the page. Otherwise failures count again only after a response or an
+    hour.
     """
 
-    is_blocked: bool = False  #: whether no task may begin, because probes run
+    is_blocked: bool = False  #: whether no task may begin until a probe gets a response
     good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    """A URL of each host that has sent a response, in the order of the last response."""
-    answered_at: float = float("-inf")  #: when a host last answered
-    silent_until: float = float("-inf")  #: when the last silence ended
-    back_at: float = float("-inf")  #: when the last outage ended
+    """URL of a page of each host that has responded, in the order of the last response."""
+    answered_at: float = float("-inf")  #: time of the last response of any host
+    silent_until: float = float("-inf")  #: end of the last period without any response
+    back_at: float = float("-inf")  #: end of the last outage of the uplink
     checked_until: float = float("-inf")
     deferred: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
-    """Pages that were deferred during an outage."""
+    """Ids of tasks that were deferred once because of an outage."""
 
     def learned(self, host: str, url: str) -> None:
-        """Record a page with a good response in this crawl, possibly to another process."""
+        """Record a page as a probe page, after a good response to this or another process."""
         remember(self.good_pages, host, url, limit=_GOOD_PAGES)
 
     def answered(self, *, now: float) -> bool:
-        """Record any response of any host; return whether tasks waited for it."""
+        """Record a response of any host; return whether tasks waited for a response."""
         if now - self.answered_at > _SILENCE:
             self.silent_until = now
         self.answered_at = now
         was_blocked, self.is_blocked = self.is_blocked, False
         if was_blocked and self.failures:
-            self.back_at = now  # not if the breaker was dead, because failures then counted
+            self.back_at = now  # unchanged if the breaker was dead, because failures then count
         if was_blocked or self.failures:
             self.close()
             self.checked_until = now + _CHECK_VALID_FOR
@@ -469,14 +470,14 @@ class Uplink(Breaker):
     def failed(
         self, host: str, reason: Reason, *, started_at: float, now: float, page: bytes | None = None
     ) -> Cause | None:
-        """Return whether a failure counts (ORIGIN) or not (UPLINK); None: ask again after a check.
+        """Return ORIGIN if a failure counts, UPLINK if not, or None if probes must decide first.
 
-        With None the breaker is blocked, and the caller must send the probes.
+        After None the breaker is blocked; the caller must send probes and then ask again.
 
-        - A failure counts if any host answered while the request ran, and if no other host
-          has ever answered in this crawl.
-        - It does not count if the request was sent before the end of an outage.
-        - A *page* that failed in a silence that has ended without a check is deferred once.
+        - A failure counts if any host answered while the request ran, or if no other host has ever
+          answered in this crawl.
+        - A failure does not count if the request was sent before the end of an outage.
+        - One failure of a *page* does not count if no host was answering when the request was sent.
         """
         is_dead = self.failures > 0 and not self.is_blocked
         if reason not in _UPLINK_FAILURES or is_dead:
@@ -499,7 +500,7 @@ class Uplink(Breaker):
     def unanswered(self, *, now: float) -> float | None:
         """Record that no probe got a response; return the seconds until the next probes.
 
-        None: there are no more probes after an hour.
+        None means that an hour has passed, so that no more probes are sent.
         """
         failing_since = now if self.failing_since is None else self.failing_since
         pause = min(_FIRST_PAUSE * (1 << min(self.failures, 10)), _LONGEST_PAUSE)

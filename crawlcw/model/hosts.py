@@ -1,13 +1,12 @@
-"""A host in the ledger, and its updates after each response.
+"""A host in the ledger, and the updates of the host after each response.
 
-Every large crawler schedules hosts, not URLs. A worker leases a host like a task. At any time
-only one owner requests its pages, so a limit holds over all processes. This file and `health`
-decide, synchronously; the ledgers apply the decisions.
+Every large crawler schedules hosts, not URLs. A worker leases a host like a task. At any time only
+one owner requests the host's pages, so a limit holds for all processes together. This module and
+`health` decide without I/O; the ledgers store the decisions.
 
-Politeness (delay, rest) belongs to the host, and each origin has a circuit breaker: a host
-whose port 443 is closed may serve every page on port 80. A host has at most two origins,
-because its name contains any port that is not the scheme's default. So the scheme names the origin
-within a host.
+The delay and the pause after failures belong to the host. Each origin has a circuit breaker,
+because a host whose port 443 is closed may serve every page on port 80. A host has at most two
+origins, http and https, because a port that is not the scheme's default is part of the host's name.
 """
 
 from collections import defaultdict
@@ -19,67 +18,67 @@ from enum import Enum, auto
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.health import Marks, Origin, Policy
 
-#: This number of failed pages in a row slows their host down.
+#: Number of failed pages in a row after which the delay of their host doubles.
 _PAGE_FAILURES = 10
-#: Seconds: the maximum and the first step of the adaptive delay.
+#: Maximum and first step of the adaptive delay, in seconds.
 LONGEST_DELAY = 60.0
 _FIRST_DELAY = 0.5
-#: Seconds: a shorter delay becomes 0.
+#: Delay in seconds below which the delay becomes 0.
 _SHORTEST_DELAY = _FIRST_DELAY / 8
-#: The part of a delay that remains after a success. With it, a host with a limit of requests in a
-#: period gets one request too many in about 140 requests.
+#: Factor of the delay after a success. With this factor, a host with a rate limit gets one request
+#: too many in about 140 requests.
 _RECOVERY = 0.995
-#: Seconds: the maximum delay that failures of pages alone may cause.
+#: Maximum delay in seconds that failures of pages alone may cause.
 _LONGEST_FOR_PAGES = 2.0
-#: Seconds: a slower response means that the host is overloaded.
+#: Latency in seconds above which a response means that the host is overloaded.
 SLOW_RESPONSE = 5.0
 _PAGES_A_STEP = 10
-#: The maximum number of requests at the same time until these pages are finished.
+#: Maximum number of concurrent requests to a host, until this number of pages is finished.
 _FIRST_WINDOW = 3
 FIRST_PAGES = 24
-#: Seconds: a faster response always counts as fast.
+#: Latency in seconds below which a response always counts as fast.
 _ALWAYS_FAST = 0.1
-#: A slower response counts as fast within this multiple of the fastest time, and these seconds.
+#: Multiple of the fastest latency, and number of seconds, up to which a response counts as fast.
 _FAST_FACTOR = 2.0
 _LONGEST_FAST = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotsRecord:
-    """A fetched robots.txt, stored for all processes."""
+    """A fetched robots.txt, which the ledger stores for all processes."""
 
-    origin: str  #: its origin: `https://example.com`
-    body: str = ""  #: its text, at most 512 KiB; empty if the server has no robots.txt
-    sitemaps: tuple[str, ...] = ()  #: the sitemaps that it names
+    origin: str  #: origin of the robots.txt, such as `https://example.com`
+    body: str = ""  #: text of at most 512 KiB; empty if the server has no robots.txt
+    sitemaps: tuple[str, ...] = ()  #: URLs of the sitemaps that the robots.txt names
     expires: datetime
 
 
 @dataclass(slots=True, kw_only=True)
 class Host:
-    """A host in the ledger; its owner changes it in place, and saves a copy."""
+    """A host in the ledger; the host's owner changes this object, and saves a copy."""
 
-    name: str  #: the politeness key of its tasks
+    name: str  #: host name, by which tasks share delays and limits
     ready_at: datetime | None = None
-    """When a coordinator may lease it: when a lease ends or a task is due; None: it has no task."""
-    owner: str | None = None  #: the token of the lease, `worker:n`
-    epoch: int = 0  #: the number of leases so far: the fence of the owner's writes
-    not_before: datetime | None = None  #: no request may start earlier: politeness, or a rest
-    delay: float = 0.0  #: the adaptive delay in seconds
-    failures: int = 0  #: failures of the host in a row
-    page_failures: int = 0  #: failures of pages in a row
+    """When a coordinator may lease the host: a lease ends, or a task is due. None without tasks."""
+    owner: str | None = None  #: token of the current lease, `worker:n`
+    epoch: int = 0  #: number of leases so far, the fence of the owner's writes
+    not_before: datetime | None = None  #: earliest time of the next request
+    delay: float = 0.0  #: current adaptive delay in seconds
+    failures: int = 0  #: number of failures of the host in a row
+    page_failures: int = 0  #: number of failed pages in a row
     given_up: Reason | None = None
-    """Why the crawl ignored all its waiting tasks; None: it did not. Each origin has its own."""
+    """Why the crawl ignored all waiting tasks of the host; each origin has its own reason."""
     origins: dict[str, Origin] = field(default_factory=dict)
-    """The requested origins by their scheme; reading a missing one adds it."""
+    """Requested origins by scheme; a read of a missing scheme adds an origin."""
     robots: RobotsRecord | None = None
-    finished: int = 0  #: pages that all processes have finished
+    finished: int = 0  #: number of pages that all processes have finished
 
     def __post_init__(self) -> None:
-        """Make each origin at its first access."""
+        """Make `origins` a mapping that creates an origin at the first read."""
         self.origins = defaultdict(Origin, self.origins)
 
     def copy(self) -> "Host":
-        """Return a copy that later changes do not affect."""
+        """Return a copy of the host that later changes do not affect."""
         host_copy = copy(self)
         copies = {scheme: copy(origin) for scheme, origin in self.origins.items()}
         host_copy.origins = defaultdict(Origin, copies)
@@ -87,7 +86,7 @@ class Host:
 
     @property
     def lost_origins(self) -> dict[str, Reason]:
-        """The given-up origins by URL, with their reasons."""
+        """Given-up origins by URL, each with the reason."""
         return {
             f"{scheme}://{self.name}": origin.given_up
             for scheme, origin in self.origins.items()
@@ -96,11 +95,11 @@ class Host:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has failed and has never sent a good response in this crawl."""
+        """Whether the host has failed and has never sent a good response in this crawl."""
         return self.failures > 0 and all(origin.good_at is None for origin in self.origins.values())
 
     def resting_until(self, scheme: str, *, now: datetime) -> datetime | None:
-        """Return the end of an origin's rest; None: it does not rest, or the whole host does."""
+        """Return the end of an origin's pause, or None without a pause or if the host pauses."""
         seconds = self.origins[scheme].rest_end
         if seconds is None:
             return None
@@ -109,9 +108,9 @@ class Host:
         return None if rest_end <= now or host_rests else rest_end
 
     def probe_url(self, *, now: datetime) -> str | None:
-        """Return the probe page to fetch first after the host's rest, if there is one.
+        """Return the URL of the probe page to fetch first after the host's pause, or None.
 
-        It belongs to an origin that is half-open, or will be after the rest of the whole host.
+        The page belongs to an origin that is half-open, or will be after the host's pause.
         """
         for scheme, origin in self.origins.items():
             is_failing = origin.given_up is None and (origin.failures or origin.probe)
@@ -122,21 +121,21 @@ class Host:
     def origin_answered(
         self, scheme: str, *, latency: float, sent: datetime, marks: Marks, policy: Policy
     ) -> bool:
-        """Record a good response of an origin; return whether it ended a row of failures.
+        """Record a good response of an origin; return whether this ended a row of failures.
 
-        *latency* is the time to the response's head in seconds.
+        *latency* is the time until the response headers arrived, in seconds.
         """
         origin = self.origins[scheme]
         failures = origin.failures
         if origin.answered(marks, sent=sent.timestamp(), delay=self.delay):
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
         if policy.auto_throttle and latency > max(SLOW_RESPONSE, self.delay):
-            # The delay does not exceed the latency: one request at a time is slow enough, because
-            # slowness may be the host's only problem.
+            # Limit the delay to the latency, because one request at a time is slow enough for a
+            # host that is only slow.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
         elif policy.auto_throttle:
-            # The recovery is the same for a host that is slower than its delay: otherwise each
-            # success would undo a 429, and the delay would never grow.
+            # Shorten the delay only a little, because otherwise each success would undo the effect
+            # of a 429, and the delay would never grow.
             recovered = self.delay * _RECOVERY
             self.delay = recovered if recovered >= _SHORTEST_DELAY else 0.0
         self.page_failures = 0
@@ -145,12 +144,12 @@ class Host:
         return failures > 0 and not origin.failures
 
     def page_throttled(self, policy: Policy) -> None:
-        """Record a throttled page that lost an attempt: the adaptive delay may be too short."""
+        """Record a throttled page that lost an attempt; double the host's delay if it has one."""
         if self.delay:
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
 
     def page_failed(self, policy: Policy) -> None:
-        """Record a page that was itself the cause of a failure; ten in a row slow the host down."""
+        """Record a page that itself caused a failure; ten in a row double the host's delay."""
         self.page_failures += 1
         if self.page_failures % _PAGE_FAILURES == 0:
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
@@ -165,10 +164,10 @@ class Host:
         policy: Policy,
         chance: float = 0.0,
     ) -> None:
-        """Record a fault of an origin: it rests, and too many strikes give it up.
+        """Record a fault of an origin, which causes a pause; too many faults give up the origin.
 
-        The whole host rests. Only the origin rests if the other one answers and the fault is not
-        throttling. *chance* in [0, 1) adds up to a tenth to the rest.
+        The whole host pauses, or only the origin, if the host's other origin answers and the fault
+        is not throttling. *chance* in [0, 1) adds up to a tenth to the pause.
         """
         origin, is_throttled = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
         other_origins = [
@@ -183,7 +182,7 @@ class Host:
             now=now.timestamp(),
             policy=policy,
             chance=chance,
-            # Both origins share the host's name, so an address for one counts for the other.
+            # Both origins have the same host name, so an address of one is an address of both.
             named=any(other.resolved for other in other_origins),
             other_responds=other_responds,
         )
@@ -191,24 +190,24 @@ class Host:
             self.failures += fault_count
         if not other_responds and origin.rest_end is not None and origin.given_up is None:
             rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
-            # If the host already rests for longer, it keeps that time. A given-up origin adds no
-            # rest, because its tasks send no requests: any process may lease the host next.
+            # A longer pause of the host stays. A given-up origin causes no pause, because its tasks
+            # send no requests, so that any process may lease the host next.
             self.not_before = (
                 rest_end if self.not_before is None else max(self.not_before, rest_end)
             )
         if is_throttled:
             max_delay = LONGEST_DELAY
             if error.status not in policy.throttle_statuses and error.retry_after:
-                # Unlike 429, 503 may not depend on our requests: if a server is down for some
-                # seconds now and then, a longer delay does not help.
+                # A 503, unlike a 429, may not depend on our requests, and a longer delay does not
+                # help if a server is down for some seconds now and then.
                 max_delay = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)
             for _ in range(fault_count):
                 self._slow(policy, longest=max_delay)
 
     def _slow(self, policy: Policy, *, longest: float) -> None:
-        """Double the delay of a host that gets too many requests.
+        """Double the adaptive delay, because the host gets too many requests.
 
-        A delay is a short rest, so it is never longer than the policy's longest rest.
+        The delay is never longer than `backoff_max`, the longest pause after failures.
         """
         longest = min(longest, policy.backoff_max.total_seconds())
         if policy.auto_throttle and self.delay < longest:
@@ -217,22 +216,22 @@ class Host:
 
 @dataclass(slots=True)
 class SlowStart:
-    """The number of requests at the same time to a new host: from one up, like TCP's slow start.
+    """Limits the concurrent requests to a new host, from one upwards, like TCP's slow start.
 
-    Each fast response adds one request; a slow host needs ten pages for that. Until some pages are
-    finished, the number stays low in any case, because a host over its limit throttles all current
-    requests.
+    Each fast response allows one more concurrent request; a slow host must finish ten pages for one
+    more. Until `FIRST_PAGES` pages are finished, at most three concurrent requests are allowed,
+    because a host over its limit throttles all current requests.
     """
 
-    fastest: float = float("inf")  #: the seconds of its fastest response
-    steps: int = 0  #: fast responses; 0 after a failure: its capacity is measured again
+    fastest: float = float("inf")  #: latency of the fastest response in seconds
+    steps: int = 0  #: number of fast responses since the last failure of the host
     quick_at: datetime | None = None
-    """When the last request with a fast response was sent."""
+    """Time when the last request with a fast response was sent."""
 
     def answered(self, *, latency: float, sent: datetime) -> float:
-        """Record a response after *latency* seconds; return the latency of the host.
+        """Record a response after *latency* seconds; return the latency that counts for the host.
 
-        *latency* is 0 if it is unknown: the response was cut off, or the loop had a stall. The
+        *latency* is 0 if unknown, because the response was cut off or the event loop stalled. The
         result is 0 for a slow page if the host answers other pages quickly at the same time.
         """
         if latency > 0:
@@ -247,7 +246,7 @@ class SlowStart:
         return latency
 
     def window(self, *, finished: int) -> int:
-        """Return how many requests at the same time are allowed after *finished* pages."""
+        """Return the allowed number of concurrent requests after *finished* pages."""
         window = 1 + finished // _PAGES_A_STEP + self.steps
         return min(window, _FIRST_WINDOW) if finished < FIRST_PAGES else window
 
@@ -257,20 +256,20 @@ class HostLease:
     """The right to request pages of one host until `expires`."""
 
     host: Host
-    """Its state when the lease began, without `ready_at`, which its owner sets later."""
+    """State of the host when the lease began, without `ready_at`, which the owner sets later."""
     token: str
     epoch: int
     expires: datetime
-    clean: bool = True  #: whether the previous owner, if any, has released it
+    clean: bool = True  #: whether the previous owner, if any, has released the host
 
 
 class FailureCalls(Enum):
-    """The waiting tasks of a given-up origin for which the crawl calls a method of the spider."""
+    """For which waiting tasks of a given-up origin the crawl calls a method of the spider."""
 
     NONE = auto()
-    ERRBACK = auto()  #: the tasks with an errback
-    ALL = auto()  #: the spider has an `on_error`
+    ERRBACK = auto()  #: only tasks with an errback
+    ALL = auto()  #: all tasks, because the spider has an `on_error`
 
     def include(self, errback: str | None) -> bool:
-        """Return whether the crawl calls a method for a task with this *errback* or None."""
+        """Return whether the crawl calls a method for a task whose errback is *errback*."""
         return self is FailureCalls.ALL or (self is FailureCalls.ERRBACK and errback is not None)

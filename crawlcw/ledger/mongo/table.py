@@ -1,4 +1,4 @@
-"""The port's tables in MongoDB: each primitive as a command; and the limits of documents."""
+"""The tables of `port` in MongoDB, where each operation is one command; document size limits."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -30,15 +30,15 @@ from crawlcw.ledger.port import (
 )
 
 LARGEST_ITEM = 15 << 20
-#: BSONObjectTooLarge: the server's error for a document that the driver accepted.
+#: Code of BSONObjectTooLarge, the server's error for a document that the driver accepted.
 TOO_LARGE = 10334
-#: Errors of values that cannot be encoded: bson's errors, and Python's own.
+#: Errors that bson or Python raises for a value that BSON cannot encode.
 UNENCODABLE = (BSONError, DocumentTooLarge, OverflowError, UnicodeError, ValueError, TypeError)
 _OPERATORS = {AtMost: "$lte", After: "$gt", Not: "$ne"}
 
 
 def encoding_error(document: Document) -> str | None:
-    """Return why a document cannot be stored, or None if it can."""
+    """Return why MongoDB cannot store a document, or None if it can."""
     try:
         size = len(bson.encode(document))
     except UNENCODABLE as error:
@@ -47,11 +47,12 @@ def encoding_error(document: Document) -> str | None:
 
 
 class Index(NamedTuple):
-    """An index to read documents by."""
+    """An index of a collection, by which a table reads documents."""
 
     name: str
     order: Sequence[tuple[str, int]]
-    condition: Document = {}  #: met by the index's documents; its bounds let the index alone answer
+    #: Filter that selects the documents of a partial index, so that MongoDB uses the index.
+    condition: Document = {}
 
 
 _BY_KEY = Index("_id_", [("_id", 1)])
@@ -70,11 +71,11 @@ class Sent(NamedTuple):
 
     matched: int = 0
     inserted: int = 0
-    refused: Mapping[int, str] = {}  #: indexes of updates that cannot be stored, and why
+    refused: Mapping[int, str] = {}  #: why the server refused an update, by its position
 
 
 async def send(collection: Any, updates: Sequence[Update]) -> Sent:
-    """Send updates by one unordered bulk; if some cannot be stored, it writes the other updates."""
+    """Send updates in one unordered bulk; an update that cannot be stored stops no other update."""
     if not updates:
         return Sent()
     bulk = [
@@ -89,8 +90,8 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
     except (*UNENCODABLE, OperationFailure) as error:
         if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
             raise
-        # The driver encodes a bulk as a whole, and the server refuses it as a whole: find the
-        # updates that caused it.
+        # One document that is too large fails the whole bulk, so find the updates that caused the
+        # error.
         errors = [encoding_error({"update": update.change}) for update in updates]
         failures = {index: error for index, error in enumerate(errors) if error is not None}
         if not failures:
@@ -112,7 +113,7 @@ class Table:
         hidden_fields: Collection[str] = (),
         indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """*nullable_fields* are null instead of absent; `read` leaves out *hidden_fields*."""
+        """Missing *nullable_fields* are null, not absent; `read` leaves out *hidden_fields*."""
         self.collection = collection
         self._key = key
         self._nullable_fields = nullable_fields
@@ -120,7 +121,7 @@ class Table:
         self._indexes = {Path.KEY: _BY_KEY, **(indexes or {})}
 
     async def insert(self, documents: Sequence[Document]) -> int:
-        """See `port.Documents.insert`: one command for all."""
+        """See `port.Documents.insert`; one command inserts all documents."""
         updates = [
             Update({"_id": document["_id"]}, {"$setOnInsert": document}, upsert=True)
             for document in documents
@@ -139,9 +140,9 @@ class Table:
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """See `port.Ordered.scan`: one range of an index."""
+        """See `port.Ordered.scan`; it reads one range of an index."""
         projection = dict.fromkeys(fields, 1)
-        # A key of several fields is also stored in these fields.
+        # If a key consists of several fields, the document has these fields too, so omit `_id`.
         if "_id" not in (fields or self._key):
             projection["_id"] = 0
         index = self._indexes[by]
@@ -149,7 +150,7 @@ class Table:
         return await self._find(chosen, projection, index, limit=limit)
 
     def _index_filter(self, index: Index, where: Where) -> Document:
-        """Return the filter of documents in an index that pass all tests."""
+        """Return MongoDB's filter for the documents of an index that pass all tests of *where*."""
         return index.condition | self.filter(where)
 
     async def _find(
@@ -166,7 +167,7 @@ class Table:
         return documents
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`: one command for all."""
+        """See `port.Documents.change`; one command applies all writes."""
         reply = await self._sent([self._update(write) for write in writes])
         return reply.matched + reply.inserted
 
@@ -176,7 +177,7 @@ class Table:
         return Update(chosen, change, upsert=write.new is not None)
 
     async def _sent(self, updates: Sequence[Update]) -> Sent:
-        # If the document of a key exists, but fails the tests, the upsert only fails as a
+        # If a document with the key exists but fails the tests, MongoDB ignores the upsert as a
         # duplicate.
         with mapped():
             sent = await send(self.collection, updates)
@@ -198,7 +199,7 @@ class Table:
         return int(deleted.deleted_count)
 
     def filter(self, where: Where) -> Document:
-        """Return the filter of documents that pass all tests."""
+        """Return MongoDB's filter for the documents that pass all tests of *where*."""
         query: Document = {}
         for name, test in where.items():
             match test:
@@ -214,11 +215,11 @@ class Table:
                 case Among(values):
                     query[name] = {"$in": list(values)}
                 case Unchanged(value):
-                    # No value becomes an operator; null equals an absent field.
+                    # With `$eq` no value is read as an operator; null also matches an absent field.
                     query[name] = {"$eq": value}
                 case Containing(text, within):
-                    # Escape the text, because a user's text is not a pattern. A pattern cannot
-                    # contain NUL.
+                    # Escape the user's text, because MongoDB would read it as a regular expression,
+                    # which cannot contain NUL.
                     pattern = re.escape(text).replace("\0", r"\x00")
                     query |= self.filter({name: within})
                     query[name] = {"$regex": pattern, **query[name]}
@@ -229,7 +230,7 @@ class Table:
         return query
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return a field's value; a key of several fields becomes one text of the same order."""
+        """Return a field's value; a key of several fields becomes one text with the same order."""
         if name != "_id" or len(self._key) == 1:
             return value
         minute_format = "%Y-%m-%dT%H:%M"
@@ -238,8 +239,8 @@ class Table:
         )
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return the operators of *edit*, and those that insert *new* if the key is unknown."""
-        # A member's name has no dot, so it is one step of a path.
+        """Return MongoDB's operators that apply *edit*, or insert *new* if the key is unknown."""
+        # A member's name contains no dot, so MongoDB reads the name as one step of a path.
         assignments = {
             f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()
         }

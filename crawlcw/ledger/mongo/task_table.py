@@ -1,7 +1,7 @@
-"""The tasks and results of the port in MongoDB, and documents as they are stored.
+"""MongoDB's tables for the tasks and results of `port`, and the stored documents for `doctor`.
 
-Counts read an index in batches. On a slow server one command for a million tasks would exceed the
-driver's time limit, and would be repeated for ever.
+A count reads an index in batches. On a slow server one command that counts millions of tasks would
+exceed the driver's time limit, and the driver would repeat the command for ever.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: Order of results; with more fields the server would sort tasks of equal times.
+#: Order of listed tasks; with more fields the server would sort tasks of equal times in memory.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _CURSOR_PROJECTION = {"update_time": 1}
@@ -50,7 +50,7 @@ _INDEX_BY_PATH = {
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
 }
-#: Indexes of done tasks only.
+#: Indexes that contain only done tasks, by field.
 _INDEX_OF_DONE_TASKS = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
 _IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
 _OF_TASKS = {
@@ -58,23 +58,23 @@ _OF_TASKS = {
     Path.HOST_DUE: Index(BY_HOST, INDEXES[BY_HOST][0], _IS_DUE),
     Path.REVISIT: Index(BY_REVISIT, INDEXES[BY_REVISIT][0]),
 }
-#: The fields of the index of statuses.
+#: Fields of the index on `status`.
 _IN_INDEX = {"status", "update_time"}
-#: Number of tasks of one status in one command, which takes a second on a slow server.
+#: Number of tasks that one command counts, which takes a second on a slow server.
 COUNT_BATCH_SIZE = 2_000_000
-#: Maximum number of tasks in one read that counts items, and in one read of items. A batch of items
-#: ends at the third number, in bytes, offloaded items included.
+#: Limits of one read: the number of tasks whose items are counted, the number of tasks whose items
+#: are read, and the size in bytes of all read items.
 _MAX_TASKS_PER_READ = 5_000
 _WITH_ITEMS = 200
 _BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
-#: Statuses whose tasks have items come first. Tasks of the last statuses have items only if they
-#: wait for another visit.
+#: All statuses; statuses whose tasks have items come first. A waiting task has items only if an
+#: earlier visit stored items.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
-#: The fields of a task for `doctor`: of each item whether it is stored outside, of each value its
-#: reference to a blob.
+#: Projection of a task for `doctor`: for each item whether another document holds the item, and for
+#: each value a reference to its blob.
 _TASK: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
     **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
@@ -112,7 +112,7 @@ class TaskTable(Table):
         )
         self._store = store
         self._blobs = blobs
-        #: Tasks that may have been deleted without their data.
+        #: Ids of tasks that may have been deleted while their items and blobs remain.
         self._half_deleted: set[bytes] = set()
 
     def _index_filter(self, index: Index, where: Where) -> Document:
@@ -131,8 +131,8 @@ class TaskTable(Table):
         index_range = self.filter({name: where[name] for name in _IN_INDEX if name in where})
         other_tests = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
-        # Read the tasks with the cursor's time, and then earlier tasks. Each of the two filters is
-        # one index range for every status; a single filter for both would not be.
+        # First read the tasks with the cursor's time, then earlier tasks. For each status each of
+        # these two filters is one index range; one filter for both would need several ranges.
         for range_filter, order in after_cursor(index_range, cursor):
             missing_count = limit - len(cursors)
             size = scan_limit if other_tests else min(scan_limit, missing_count)
@@ -149,7 +149,7 @@ class TaskTable(Table):
             cursors += page
             if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
-            # Without further tests, all examined tasks pass.
+            # If only `status` and `update_time` are tested, all examined tasks pass.
             if (
                 other_tests
                 and size < MAX_LIMIT
@@ -161,7 +161,7 @@ class TaskTable(Table):
     async def _nth(
         self, range_filter: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
-        """Return the cursor of the task at position *number*, by the index; None: fewer tasks."""
+        """Return the cursor of the task at position *number*, or None if there are fewer tasks."""
         with mapped():
             cursor = (
                 self.collection.find(range_filter, _CURSOR_PROJECTION).sort(order).hint(BY_STATUS)
@@ -193,7 +193,7 @@ class TaskTable(Table):
         return await self._store.count(self.filter(where), hint=_INDEX_BY_PATH[by], limit=limit)
 
     async def count_by_index(self, where: Where) -> int | None:
-        """See `port.Tasks.count_by_index`: each case is one index range."""
+        """See `port.Tasks.count_by_index`; each case of the `match` reads one index range."""
         statuses = {Status(status_case) for status_case in where["status"].values}
         tests = self.filter({name: test for name, test in where.items() if name != "status"})
         match sorted(tests):
@@ -209,10 +209,10 @@ class TaskTable(Table):
         return None
 
     async def _of_status(self, where: Document) -> int:
-        """Return the number of tasks of one status, and of some times, in batches.
+        """Return the number of tasks of one status in a period; count them in batches.
 
-        Counting an index range takes a quarter of the time of grouping it. Finding the start of
-        the next range takes about as long.
+        To count an index range takes a quarter of the time of `$group`. To find the start of the
+        next batch takes about as long as its count.
         """
         total, cursor = 0, None
         while True:
@@ -236,16 +236,16 @@ class TaskTable(Table):
         return int(result.matched_count)
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return the update of a change; it notifies the watchers if it makes a task due."""
+        """Return MongoDB's operators for *edit*; an edit that sets `due` also wakes watchers."""
         update = super().operators(edit, new)
         if edit.set.get("due") is not None:
             update["$set"] |= self._store.wake_field(self._store.now())
         return update
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
-        """See `port.Tasks.delete_all`: the tasks first, and then their data.
+        """See `port.Tasks.delete_all`; delete the tasks before their data (items and blobs).
 
-        A crash in between leaves unreferenced data. After a lost reply, the next call deletes it.
+        If a server's reply was lost, the next call deletes items and blobs without a task.
         """
         await self._forget(list(self._half_deleted))
         try:
@@ -257,7 +257,7 @@ class TaskTable(Table):
         return deleted
 
     async def _forget(self, keys: Sequence[Key]) -> None:
-        """Delete the data of the given tasks that no longer exist."""
+        """Delete the items and blobs of those *keys* whose tasks no longer exist."""
         if not keys:
             return
         existing_tasks = await self.read(keys, ("_id",))
@@ -273,13 +273,13 @@ class TaskTable(Table):
         counts = {status: await self._of_status({"status": int(status)}) for status in Status}
         return Counts(
             by_status={status: number for status, number in counts.items() if number},
-            # The index of redirects has no order in which a second command could continue.
+            # Count by one command, because a second command could not continue in this index.
             redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
 
 
 class Results:
-    """The items of tasks, in their documents and offloaded."""
+    """The items of tasks, whether in the tasks' documents or in documents of their own."""
 
     def __init__(self, store: MongoStore, tasks: TaskTable, items: Items) -> None:
         self._store = store
@@ -319,9 +319,9 @@ class Results:
             tasks = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, limit=len(keys))
             if len(tasks) == len(keys) or len(keys) <= 1:
                 break
-            # The reply was full, and has the first tasks by id, not by the order of the keys. If a
-            # task was deleted meanwhile, the reply is also too short; then the loop costs a few
-            # reads.
+            # A reply that exceeded 16 MiB has the first tasks by id, not in the order of *keys*, so
+            # ask for fewer keys. A deleted task also shortens the reply, which only costs a few
+            # more reads.
             keys = keys[: max(1, min(len(tasks), len(keys) // 2))]
         by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
@@ -345,11 +345,11 @@ class Results:
     async def _reply(
         self, chosen: Document, fields: Sequence[str], *, limit: int
     ) -> Sequence[Document]:
-        """Return the first tasks by id that fit into one server reply of 16 MiB."""
+        """Return the tasks with the lowest ids, as many as fit into one server reply of 16 MiB."""
         with mapped():
             cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
-            # With a negative limit the server closes the cursor after its first reply, which has
-            # 101 documents by default.
+            # With a negative limit the server sends one reply and closes the cursor. Without
+            # `batch_size` this reply would have at most 101 documents.
             cursor = cursor.sort([("_id", 1)]).hint("_id_").limit(-limit).batch_size(limit)
             tasks: list[Document] = await cursor.to_list(None)
         return tasks
@@ -357,7 +357,7 @@ class Results:
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
     ) -> tuple[list[ItemRow], int]:
-        """Return the items of the first tasks that fill a batch, and the number of these tasks."""
+        """Return items of the first *tasks* up to a full batch, and the number of these tasks."""
         rows: list[ItemRow] = []
         size = 0
         for number, task in enumerate(tasks, 1):
@@ -373,9 +373,9 @@ class Results:
 def after_cursor(
     where: Mapping[str, Any], cursor: Cursor | None
 ) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
-    """Return the filters of the tasks after a cursor, each with its order.
+    """Return filters that together select the tasks after a cursor, each filter with a sort order.
 
-    Tasks with the cursor's time come first, and then earlier tasks.
+    The first filter selects tasks with the cursor's time, and the second filter earlier tasks.
     """
     if cursor is None:
         return [(dict(where), ORDER)]
@@ -390,7 +390,7 @@ def after_cursor(
         <= cursor_time
         < time_tests.get("$lt", datetime.max.replace(tzinfo=UTC))
     ):
-        # No chosen task has the cursor's time, and a filter with this time would make the server
+        # The cursor's time is outside *where*, and a filter for this time would make the server
         # sort.
         return [(earlier, ORDER)]
     equal = {**where, "update_time": cursor_time, "_id": {"$lt": cursor.id}}
@@ -402,7 +402,7 @@ def _cursors(tasks: Iterable[Mapping[str, Any]]) -> list[Cursor]:
 
 
 class Raw:
-    """Documents whose values may have any type."""
+    """Reads documents as they are stored, whose values may have any type."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -428,7 +428,7 @@ class Raw:
                 )
 
     async def _with_lost_items(self, task: Document) -> Document:
-        """Return a task with the number of its items, and the numbers of its missing items."""
+        """Return a task whose `items` is their number, with the positions of its missing items."""
         if "items" not in task:
             return task
         outside_numbers = [number for number, is_outside in enumerate(task["items"]) if is_outside]

@@ -1,4 +1,4 @@
-"""Add tasks, and read due tasks or the whole record of a task."""
+"""Add tasks, read due tasks, and read the whole record of a task."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,18 +13,18 @@ from crawlcw.ledger.mongo.updates import of_host
 from crawlcw.ledger.protocol import Added
 from crawlcw.model.task import Record, Task
 
-#: Number of tasks in one bulk, which a slow server must complete within the time of any operation.
+#: Number of tasks in one bulk; a slow server must write them within the driver's time limit.
 _ADD_BATCH_SIZE = 1_000
-#: Number of pipelines in one union: small clusters at Atlas accept only 50 stages.
+#: Number of pipelines in one `$unionWith`, because small clusters at Atlas accept only 50 stages.
 _PIPELINES_PER_UNION = 40
-#: Fields that grow with a task's results; `page` leaves them out.
+#: Projection that leaves out the fields that grow with a task's results.
 _HIDDEN_RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
-#: Fields of a tracked task's payload, which `page` leaves out too.
+#: Projection that leaves out the payload of a tracked task.
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
 
 class Tasks(Reopening):
-    """Adds tasks and reads them."""
+    """Adds tasks to a MongoDB ledger and reads tasks."""
 
     def __init__(self, store: MongoStore, items: Items) -> None:
         super().__init__(store)
@@ -32,7 +32,7 @@ class Tasks(Reopening):
         self._items = items
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """Add tasks by unordered upserts that only insert, some of them in each bulk."""
+        """Add tasks in bulks of unordered upserts, which never change an existing task."""
         added = Added()
         for start in range(0, len(tasks), _ADD_BATCH_SIZE):
             added += await self._add_some(tasks[start : start + _ADD_BATCH_SIZE])
@@ -48,30 +48,30 @@ class Tasks(Reopening):
         )
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
-        """Return due tasks by one index range, in the index's order."""
+        """Return the first due tasks in the order of one index range."""
         if limit < 1:
-            return []  # for the server, 0 means no limit
+            return []  # because for MongoDB limit 0 means no limit
         due, hint = self._due(), BY_PRIORITY
         if hosts is not None:
             due = {"host": {"$in": list(hosts)}, **due}
             hint = BY_HOST
         with mapped():
-            # Each call has its own projection, because a driver may add to it.
+            # Copy the projection for each call, because a driver may add fields to the dictionary.
             cursor = self._store.tasks.find(due, {**self._hidden_fields()})
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(document) for document in await all_of(cursor, limit)]
 
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
-        """Ask for all hosts by one command, with one index seek for each host.
+        """Read the due tasks of all hosts by one command, with one index seek for each host.
 
-        Each host has its own pipeline: finds would take three times the CPU, and `$lookup` would
-        ask every shard.
+        The command joins one pipeline for each host. A find for each host would take three times
+        the CPU, and `$lookup` would ask every shard.
         """
         due = self._due()
         pages: list[list[dict[str, Any]]] = [
             [
                 {"$match": {**of_host(host, self._store.kind), **due}},
-                # Include the host in the order, because then no other index has this order.
+                # Sort by host too, because only the index that starts with the host has this order.
                 {"$sort": {"host": 1, "priority": -1, "due": 1}},
                 {"$limit": limit},
             ]
@@ -107,7 +107,7 @@ class Tasks(Reopening):
 
 
 def union_of(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return a pipeline over a collection that has the results of all pipelines in sequence."""
+    """Return one pipeline that yields the results of all *pipelines* one after the other."""
     first, *rest = pipelines
     return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in rest)]
 

@@ -1,4 +1,4 @@
-"""Filters of tasks, by the state that they must still have or by their hosts, and updates."""
+"""MongoDB's filters for tasks by their expected state or by host, and updates of tasks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _MAY_BE_ABSENT = ("due", "quarantine_fence", "reason", "context", "revisit")
 
 
 def lease_guard(lease: Lease) -> dict[str, Any]:
-    """Return the filter of a task that the lease still holds."""
+    """Return the filter for the task of *lease*, which matches while the lease is still valid."""
     return {
         "_id": lease.task.id,
         "lock": lease.token,
@@ -22,31 +22,31 @@ def lease_guard(lease: Lease) -> dict[str, Any]:
 
 
 def unchanged_guard(task: Task) -> dict[str, Any]:
-    """Return the filter of a task that has not changed since it was read."""
+    """Return the filter for a task, which matches if the task has not changed since it was read."""
     return {"_id": task.id, "fence": task.fence, "status": int(task.status)}
 
 
 def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
-    """Return the filter of the tasks that are leased under one of the tokens."""
+    """Return the filter for the tasks that are leased under one of the tokens."""
     return {
         "_id": {"$in": list(ids)},
-        # Send each token once, in an order that does not depend on the hashes of strings.
+        # Remove duplicate tokens by a dict, because the order of a set depends on string hashes.
         "lock": {"$in": list(dict.fromkeys(tokens))},
         "status": int(Status.PROCESSING),
     }
 
 
 def of_host(host: str, kind: LedgerKind) -> documents.Document:
-    """Return the filter of a host's tasks, with the host's range of ids.
+    """Return the filter for a host's tasks by host name and by the host's range of ids.
 
-    The range lets a sharded collection ask one shard only. A tracked task's id is the digest of
-    its key, and does not depend on its stage.
+    Because of the range of ids, a sharded collection asks only one shard. A tracked task's id is a
+    digest of its key, so tracked tasks of a host have no range.
     """
     return {"host": host} if kind.tracked else {"host": host, **_ids(host)}
 
 
 def of_hosts(hosts: Sequence[str], kind: LedgerKind) -> documents.Document:
-    """Return the filter of the tasks of some hosts, with their ranges of ids."""
+    """Return the filter for tasks of some hosts by host name and by the hosts' ranges of ids."""
     chosen: documents.Document = {"host": {"$in": hosts}}
     return chosen if kind.tracked else {**chosen, "$or": [_ids(host) for host in hosts]}
 
@@ -57,10 +57,9 @@ def _ids(host: str) -> documents.Document:
 
 
 def update_of(change: Change) -> dict[str, Any]:
-    """Return the update that sets a task's fields; for `_MAY_BE_ABSENT` None means absent."""
+    """Return the update that sets a task's fields; a None in `_MAY_BE_ABSENT` removes the field."""
     fields = documents.changed(change) | documents.progressed(change)
-    # Set each result by its own path. A stage's name is an identifier, so it is one step of the
-    # path.
+    # Set each stage's result by a separate path, so that the results of other stages stay.
     results = fields.pop("results", {})
     fields |= {f"results.{stage}": result for stage, result in results.items()}
     unset_fields = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}

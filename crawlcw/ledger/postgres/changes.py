@@ -12,7 +12,7 @@ _CONNECT_TIMEOUT = 5
 
 
 class Changes:
-    """Listens on a separate connection; a trigger of the tasks' table notifies."""
+    """Listens on a separate connection for the notifications of a trigger on the table `tasks`."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store

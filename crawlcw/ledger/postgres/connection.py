@@ -1,4 +1,4 @@
-"""Connections to the server: work runs on a thread, as `sql` expects it."""
+"""Connections to the PostgreSQL server; a thread runs each operation, as package `sql` expects."""
 
 import asyncio
 import os
@@ -28,20 +28,20 @@ from crawlcw.ledger.sql.database import Values
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds until we close the connection to a server that does not answer.
+#: Seconds until we give up connecting, and until we cut a connection whose server does not answer.
 _CONNECT_TIMEOUT = 5
 _REPLY_TIMEOUT = 60.0
-#: Seconds until the server ends a transaction whose client is silent, and releases its locks on
-#: rows. The network may have lost the client, which TCP detects only after hours.
+#: Seconds until the server ends a transaction whose client sends nothing, and releases its row
+#: locks. TCP would detect a lost client only after hours.
 _IDLE_TIMEOUT = 15.0
-#: Maximum number of attempts at a transaction, if the server ends it because of a deadlock.
-#: Deadlocks are rare, because rows are locked in one order.
+#: Maximum number of attempts at a transaction that the server ends because of a deadlock. Deadlocks
+#: are rare, because all transactions lock rows in the order of their ids.
 _MAX_TRIES = 5
 _SETTINGS = (
-    # Make the planner use indexes: each search has an index, but a new table has no statistics.
+    # Make the planner use indexes, because a new table has no statistics. Each search has an index.
     "SET enable_seqscan = off",
     "SET jit = off",
-    # The statements rely on these values, and a user or a database may have other values.
+    # Set what our SQL relies on, because the user or the database may have other defaults.
     "SET standard_conforming_strings = on",
     "SET default_transaction_isolation = 'read committed'",
     "SET lock_timeout = 0",
@@ -52,7 +52,7 @@ _SETTINGS = (
         "WHERE current_setting('synchronous_commit') = 'off'"
     ),
 )
-#: A control character as `_TextDumper` writes it.
+#: Matches a control character in the form that `_TextDumper` writes.
 _ESCAPED = re.compile("\1([\1\2])")
 _MISCONFIGURED = (
     errors.InvalidAuthorizationSpecification,
@@ -62,14 +62,14 @@ _MISCONFIGURED = (
     errors.UndefinedTable,
 )
 _UNAVAILABLE = (errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout)
-#: A part of a URL; the excluded characters are written as `%` and their number.
+#: A part of a URL, in which the excluded characters must be percent-encoded.
 _TEXT = r"(?:[^\s:/?@%\[\]]|%[0-9A-Fa-f]{2})*"
 _HOST = rf"(?:\[[^\s/?@\[\]]+\]|{_TEXT})(?::\d{{1,5}})?"
 _URL = re.compile(
     rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
-#: Advice for errors that a wrong URL causes and that have no code, by a part of their message.
+#: Advice for errors without a code that a wrong URL causes, by a regex for the error's message.
 _ADVICE_BY_TEXT = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
@@ -78,7 +78,7 @@ _ADVICE_BY_TEXT = {
     "no pg_hba.conf entry|pg_hba.conf rejects": "let pg_hba.conf admit the user to the database",
     "invalid port number": "give a port below 65536",
 }
-#: Advice by the code of an error.
+#: Advice for errors that have a code, by psycopg's error class.
 _ADVICE_BY_CODE = {
     errors.InsufficientPrivilege: "a crawl needs CREATE on the database, or to own the tables",
     errors.ReadOnlySqlTransaction: (
@@ -89,13 +89,13 @@ _ADVICE_BY_CODE = {
 
 
 class Row(tuple[Any, ...]):
-    """A row; its values have numbers and names."""
+    """A row of a result, whose values can be read by position and by column name."""
 
     __slots__ = ()
     names: Mapping[str, int] = {}
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the value of a column."""
+        """Return the value of the column with a position or a name."""
         return tuple.__getitem__(self, self.names[key] if isinstance(key, str) else key)
 
     def keys(self) -> Iterable[str]:
@@ -114,7 +114,7 @@ def _row_factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
 
 
 class _BoolDumper(Int8Dumper):
-    """Writes booleans as numbers, because the columns hold numbers, as in SQLite."""
+    """Sends booleans as 0 or 1, because the columns hold numbers, as in SQLite."""
 
     def dump(self, obj: Any) -> bytes:
         """Return the text of 0 or 1."""
@@ -122,9 +122,9 @@ class _BoolDumper(Int8Dumper):
 
 
 class _TextDumper(StrDumperUnknown):
-    r"""Writes NUL as \1\1, because PostgreSQL's texts cannot contain it, and \1 as \1\2.
+    r"""Sends NUL as \1\1, because a text in PostgreSQL cannot contain NUL, and sends \1 as \1\2.
 
-    Texts keep their order and their prefixes. JSON escapes both characters itself.
+    Encoded texts sort like the original texts and keep their prefixes. JSON texts have no NUL.
     """
 
     def dump(self, obj: str) -> Any:
@@ -135,12 +135,12 @@ class _TextDumper(StrDumperUnknown):
 
 
 class _TextLoader(Loader):
-    """Reads the text that `_TextDumper` encoded."""
+    """Decodes a text that `_TextDumper` has encoded."""
 
     format = Format.BINARY
 
     def load(self, data: Any) -> str:
-        """Return the text with its control characters."""
+        """Return the original text with its control characters."""
         text = str(data, "utf-8")
         return _ESCAPED.sub(_unescaped, text) if "\1" in text else text
 
@@ -168,14 +168,14 @@ class Database:
             client_encoding="utf8",
         )
         self._db.server_cursor_factory = psycopg.RawServerCursor
-        # One type for all numbers, because a statement is planned once for each list of types.
+        # Send all integers as one type, because the server makes one plan for each list of types.
         self._db.adapters.register_dumper(int, Int8Dumper)
         self._db.adapters.register_dumper(bool, _BoolDumper)
         self._db.adapters.register_dumper(str, _TextDumper)
         self._db.adapters.register_loader("text", _TextLoader)
 
     def set_up(self) -> None:
-        """Change the settings of a new connection."""
+        """Set the session parameters of a new connection."""
         self._db.execute("; ".join(_SETTINGS))
         self.is_set_up = True
 
@@ -186,10 +186,10 @@ class Database:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection has ended, even while it was not used."""
+        """Whether the connection has ended, even while no statement ran."""
         if self._db.closed:
             return True
-        # Between statements the server sends nothing, except when it ends the connection.
+        # Between statements the server sends data only if it ends the connection.
         poller = select.poll()
         poller.register(self._db.fileno(), select.POLLIN)
         return bool(poller.poll(0))
@@ -216,11 +216,11 @@ class Database:
                 for row in cursor:  # noqa: UP028  # the end of `yield from` closes the cursor
                     yield row
             finally:
-                # All necessary rows were read. If the connection breaks, the next statement
-                # fails.
+                # Ignore an error here, because the caller has read its rows; the next statement
+                # reports a broken connection.
                 with suppress(psycopg.Error):
                     cursor.close()
-                # After an error the cursor is still open, and the driver would warn about it.
+                # If the first `close` failed, the cursor is open, and the driver would warn.
                 cursor.close()
 
     @contextmanager
@@ -259,9 +259,9 @@ class Database:
                 self._db.execute("COMMIT")
 
     def cut(self) -> None:
-        """Close the connection; any thread may call it.
+        """Close the connection from any thread.
 
-        A thread that waits for the server gets an error.
+        If another thread waits for the server, the operation in that thread fails.
         """
         with suppress(OSError, psycopg.Error):
             duplicate = socket.socket(fileno=os.dup(self._db.fileno()))
@@ -269,7 +269,7 @@ class Database:
                 duplicate.shutdown(socket.SHUT_RDWR)
 
     def refusal(self) -> str | None:
-        """Return why the database's settings do not let a crawl write; None: they allow it."""
+        """Return why the database's settings do not let a crawl write, or None if they do."""
         encoding = self._db.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             return (
@@ -296,7 +296,7 @@ class Connection(database.Connection):
         super().__init__()
         self._url = url
         self._begun = begun
-        #: The database of the running operation, and the time when it began.
+        #: Connection of the running operation, and the time when the operation began.
         self._at_work: tuple[Database, float] | None = None
 
     async def run(
@@ -305,15 +305,15 @@ class Connection(database.Connection):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """See `sql.database.Connection.run`: it ends an operation that lasts 60 s."""
+        """See `sql.database.Connection.run`; an operation that lasts 60 s fails."""
 
         def locked() -> _T:
             with self._lock:
                 try:
                     db = self._usable()
                     self._at_work = db, monotonic()
-                    # Set it up inside this block, because the block closes a connection whose
-                    # server does not answer.
+                    # Call `set_up` only after `_at_work` is set, because a server that does not
+                    # answer must be cut.
                     if not db.is_set_up:
                         db.set_up()
                     if self._begun is not None:
@@ -321,7 +321,7 @@ class Connection(database.Connection):
                     return _run_work(db, work, *args, **kwargs)
                 except psycopg.Error as error:
                     if isinstance(error, errors.ReadOnlySqlTransaction) and self._db.refusal():
-                        # A standby is different: it accepts writes after a failover.
+                        # A standby server is not misconfigured, and may accept writes later.
                         raise LedgerConfigurationError(
                             f"PostgreSQL: {self._db.refusal()}"
                         ) from None
@@ -341,7 +341,7 @@ class Connection(database.Connection):
     def _cutting_late(self) -> Iterator[None]:
         """During the block, end any operation that has lasted 60 s.
 
-        The operation may be an earlier one, whose caller was cancelled while its thread continued.
+        An earlier operation counts too, whose thread may continue after its caller was cancelled.
         """
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
@@ -382,7 +382,7 @@ def _run_work(
         try:
             return work(db, *args, **kwargs)
         except (errors.DeadlockDetected, errors.SerializationFailure):
-            # The server has undone the transaction, so it can be repeated.
+            # Repeat the transaction, because the server has rolled it back.
             continue
     return work(db, *args, **kwargs)
 
@@ -390,8 +390,8 @@ def _run_work(
 def check(url: str) -> None:
     """Raise `LedgerConfigurationError` for a malformed URL.
 
-    It runs before libpq reads the URL: libpq's messages cite a wrong host, port or option, which
-    may be a part of the password.
+    Call `check` before libpq reads the URL, because libpq's messages cite a wrong host, port or
+    option, which may be a part of the password.
     """
     if not _URL.fullmatch(url):
         raise LedgerConfigurationError(
@@ -401,7 +401,7 @@ def check(url: str) -> None:
 
 
 def translated_error(error: psycopg.Error) -> LedgerError:
-    """Return crawlcw's error for one of psycopg, without a password; nothing else maps them."""
+    """Return crawlcw's error for an error of psycopg, without a password."""
     message = f"PostgreSQL: {_sentence(error)}"
     if isinstance(error, _MISCONFIGURED):
         return LedgerConfigurationError(message)
@@ -417,9 +417,9 @@ def translated_error(error: psycopg.Error) -> LedgerError:
 
 
 def _sentence(error: psycopg.Error) -> str:
-    """Return the message of the server or the driver, and advice, in one line."""
+    """Return the error message of the server or the driver in one line, and advice."""
     message = error.diag.message_primary or str(error) or type(error).__name__
-    # Drop the lines that begin with a tab, because in them libpq only guesses the cause.
+    # Drop the lines that begin with a tab, which contain libpq's guesses at the cause.
     lines = [line.strip() for line in message.splitlines() if not line.startswith("\t")]
     message = " ".join(lines).rstrip(".")
     advice = _advice(error)

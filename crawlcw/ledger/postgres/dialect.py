@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL: the statements of SQLite, translated."""
+"""Translate the statements from SQLite's SQL to PostgreSQL's SQL."""
 
 # ruff: noqa: S608  # all parts are statements' own
 
@@ -14,21 +14,21 @@ _TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "TEXT": 'TEXT COLLATE "C"', "REA
 _CASTS = {"BLOB": "::bytea", "INTEGER": "::bigint", "TEXT": "::text", "REAL": "::float8"}
 #: Matches a text in a statement, a name, or the placeholder of a value.
 _TEXT_OR_PLACEHOLDER = re.compile(r"""'[^']*'|"[^"]*"|\?|(?<![:\w]):([a-z]\w*)""")
-#: Removed from statements: INDEXED BY, because the planner chooses the index, see `connection`.
+#: Replacements in statements. We remove INDEXED BY, because PostgreSQL chooses the index itself.
 _REPLACEMENTS = (
     (re.compile(r' INDEXED BY "(?:[^"]|"")*"| NOT INDEXED| WITHOUT ROWID'), ""),
     (re.compile(r"\binstr\("), "strpos("),
     (re.compile(r"(json_extract\(response, '\$\.status'\))"), r"(\1::bigint)"),
     (
         re.compile(r"json_extract\((\w+), '\$\.(\w+)'\)"),
-        # PostgreSQL reads no JSON with a NUL.
+        # Replace NUL, because PostgreSQL refuses JSON that contains NUL.
         r"(replace(\1, '\\u0000', '\\u0001')::json ->> '\2')",
     ),
 )
 
 
 class PostgresDialect(Dialect):
-    """Locks on rows, and types of parameters."""
+    """Adds row locks and the types of parameters to the statements."""
 
     position = "id"
     locks_rows = True
@@ -42,9 +42,8 @@ class PostgresDialect(Dialect):
     def update_many(
         self, table: str, changes: str, rows: str, condition: str, *, key: str, waits: bool
     ) -> str:
-        """See `Dialect.update_many`: all transactions lock rows in the order of their ids."""
-        # Otherwise two transactions could each wait for a row that the other transaction has
-        # locked.
+        """See `Dialect.update_many`; all transactions lock rows in the order of their ids."""
+        # The common order of locks prevents a deadlock between two transactions.
         lock = self.for_update if waits else self.skipping_locked
         return (
             f"WITH v AS (VALUES {rows}), mine AS MATERIALIZED "
@@ -58,7 +57,7 @@ DIALECT = PostgresDialect()
 
 @lru_cache(maxsize=1024)
 def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return a statement for PostgreSQL, and the names of its values; None: they have numbers."""
+    """Return a PostgreSQL statement, and its parameters' names, or None if they have numbers."""
     for pattern, replacement in _REPLACEMENTS:
         statement = pattern.sub(replacement, statement)
     names: dict[str, int] = {}
@@ -78,12 +77,12 @@ def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
 
 
 def in_order(names: tuple[str, ...] | None, values: Values) -> Sequence[Any]:
-    """Return the values of a statement in the order of their numbers."""
+    """Return the values in the order of the statement's numbered parameters."""
     if isinstance(values, Sequence):
         return values
     return [values[name] for name in names or ()]
 
 
 def types(statement: str) -> str:
-    """Return a statement that creates a table, with PostgreSQL's types."""
+    """Replace SQLite's column types by PostgreSQL's types in a CREATE TABLE statement."""
     return re.sub(rf"\b({'|'.join(_TYPES)})\b", lambda match: _TYPES[match[0]], statement)

@@ -12,7 +12,7 @@ from crawlcw.ledger.postgres.store import PostgresStore
 
 
 class Inspection(examination.Inspection):
-    """The reads of `doctor`, the server included."""
+    """Reads the server's settings and the ledger's state for the command `doctor`."""
 
     _store: PostgresStore
 

@@ -1,4 +1,4 @@
-"""The ledger on PostgreSQL: its facets on one store."""
+"""The ledger on PostgreSQL, which consists of facets that share one store."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -37,10 +37,10 @@ class PostgresLedger(Facets):
     ) -> Self:
         """Connect to *url* and create missing tables of *name*.
 
-        *url* is libpq's, such as `postgresql://user@host/database`. *kind* is the kind of the
-        tasks; None: as recorded, or a spider's. Without *create* it raises `UnknownNameError` for
-        a missing name, and does not write to a complete ledger. Raises `LedgerUnavailableError`
-        or `LedgerConfigurationError`.
+        *url* is a connection URL of libpq, such as `postgresql://user@host/database`. *kind* is the
+        kind of the tasks; None means the recorded kind, or a spider's. Without *create*, `open`
+        raises `UnknownNameError` for a missing name, and does not write to a complete ledger.
+        Raises `LedgerUnavailableError` or `LedgerConfigurationError`.
         """
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
@@ -60,7 +60,7 @@ class PostgresLedger(Facets):
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Connect to *url* for inspection; nothing is created. The errors are those of `open`."""
+        """Connect to *url* for inspection and create nothing. It raises the errors of `open`."""
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
         try:
@@ -73,7 +73,7 @@ class PostgresLedger(Facets):
 
     @staticmethod
     async def recorded_names(url: str) -> list[str]:
-        """Return the names of the spiders and use cases with tasks, in order."""
+        """Return the sorted names of the spiders and use cases that have tasks."""
         return await once(Connection(url), recorded_names)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The tables of each name in a separate schema, and the notes about all tables."""
+"""The tables of each spider or use case in a separate schema, and the table of all ledgers."""
 
 # ruff: noqa: S608  # the names are quoted; every value is a parameter
 
@@ -16,10 +16,10 @@ from crawlcw.model.task import WAITING
 
 _SCHEMA = "crawlcw"
 _MARKER = f"{quoted(_SCHEMA)}.ledgers"
-#: PostgreSQL cuts a name after 63 bytes.
+#: Maximum number of bytes in a name, because PostgreSQL cuts longer names.
 _MAX_NAME_BYTES = 63
 _RELATION = re.compile(r'IF NOT EXISTS (?:"(?:[^"]|"")*"\.)?"((?:[^"]|"")*)"')
-#: Lock of processes that create tables; any number that no other program uses.
+#: Key of the advisory lock for processes that create tables, a number that no other program uses.
 _CREATION_LOCK_ID = 0x6372_6177_6C63_77
 _MAKE_MARKER = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(_SCHEMA)}",
@@ -31,7 +31,7 @@ _MAKE_MARKER = (
 
 
 class Tables(schema.Tables):
-    """The tables of one name."""
+    """The tables of one spider or use case."""
 
     def __init__(self, name: str) -> None:
         """Raises `LedgerConfigurationError` for a name that is too long."""
@@ -48,7 +48,7 @@ class Tables(schema.Tables):
             dialect=DIALECT,
         )
         self.create = [types(statement) for statement in self.create]
-        #: Channel of notifications of changed tasks, and the statements that send them.
+        #: Channel for notifications of changed tasks, and the statements that create its trigger.
         self.channel = self.schema
         self.notify = (
             f"""CREATE OR REPLACE FUNCTION {quoted(self.schema)}.notify() RETURNS trigger
@@ -61,7 +61,7 @@ class Tables(schema.Tables):
         )
 
     def missing(self, db: Database) -> list[str]:
-        """Return the missing tables and indexes."""
+        """Return the names of missing tables and indexes."""
         existing_names = {
             row["relname"]
             for row in db.execute(
@@ -79,12 +79,12 @@ def prepare(
 ) -> LedgerKind:
     """Create the missing tables of *name*; return the kind of its tasks.
 
-    *kind* is the expected kind; None: any. Without *create* it raises `UnknownNameError` for a
-    name without tables. Raises `LedgerConfigurationError` as well.
+    *kind* is the expected kind; None accepts any kind. Without *create*, `prepare` raises
+    `UnknownNameError` for a name without tables. Raises `LedgerConfigurationError` too.
     """
     if create and (refusal := db.refusal()):
         raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
-    # Read the marker after the tables: another process may create both in between.
+    # Read the marker after the tables, because another process may create both between the reads.
     missing, marker = tables.missing(db), marker_of(db, name)
     recorded_kind = check_marker(marker, name, kind=kind)
     if marker is None and "tasks" not in missing:
@@ -108,14 +108,14 @@ def prepare(
         )
         if missing := tables.missing(db):
             if "tasks" in missing:
-                # The tasks were dropped, so the notes about them are invalid.
+                # Someone dropped the table of tasks, so the recorded notes about tasks are invalid.
                 forget_notes = f"UPDATE {_MARKER} SET state = NULL, control = NULL WHERE spider = ?"
                 db.execute(forget_notes, (name,))
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")
             for statement in tables.create:
                 db.execute(statement)
-        # Another process may have created the tables meanwhile; if they are not as expected, undo
-        # everything.
+        # Another process may have created the tables meanwhile. If the kind or format differs,
+        # `check_marker` raises, which rolls back the transaction.
         final_kind = check_marker(marker_of(db, name), name, kind=kind)
         if final_kind.tracked:
             for statement in tables.notify:
@@ -126,7 +126,7 @@ def prepare(
 def check_marker(
     marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None
 ) -> LedgerKind:
-    """Return the kind of the tables of *name*; raise an error if kind or format differs."""
+    """Return the kind of the ledger *name*; raise an error for an unexpected kind or format."""
     if marker is None:
         return kind or LedgerKind.SPIDER
     check_format(marker["version"], name)
@@ -138,7 +138,7 @@ def check_marker(
 
 
 def marker_of(db: Database, name: str) -> Mapping[str, Any] | None:
-    """Return the notes about the tables of *name*, if there are any."""
+    """Return the marker of the ledger *name*, with its format, kind and notes, or None."""
     if not _has_marker(db):
         return None
     row = db.execute(f"SELECT * FROM {_MARKER} WHERE spider = ?", (name,)).fetchone()
@@ -150,7 +150,7 @@ def _has_marker(db: Database) -> bool:
 
 
 def drop(db: Database, tables: Tables, name: str) -> None:
-    """Delete everything of a name, in one transaction."""
+    """Delete all data of a spider or use case in one transaction."""
     with db.transaction(durable=True):
         db.execute(f"DROP SCHEMA IF EXISTS {quoted(tables.schema)} CASCADE")
         if _has_marker(db):
@@ -158,7 +158,7 @@ def drop(db: Database, tables: Tables, name: str) -> None:
 
 
 def recorded_names(db: Database) -> list[str]:
-    """Return the names of the spiders and use cases with tasks, in order."""
+    """Return the sorted names of the spiders and use cases that have tasks."""
     if not _has_marker(db):
         return []
     names = [row["spider"] for row in db.execute(f"SELECT spider FROM {_MARKER} ORDER BY 1")]
@@ -166,7 +166,7 @@ def recorded_names(db: Database) -> list[str]:
 
 
 def has_tasks(db: Database, tables: Tables) -> bool:
-    """Return whether there is any task."""
+    """Return whether the ledger has any task."""
     if "tasks" in tables.missing(db):
         return False
     return db.execute(f"SELECT 1 FROM {tables.tasks} LIMIT 1").fetchone() is not None

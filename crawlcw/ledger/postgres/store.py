@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, and the server's time."""
+"""The connections of a ledger to PostgreSQL, and measurements of the server's time."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -20,7 +20,7 @@ class PostgresStore(SqlStore):
     tables: Tables
 
     def __init__(self, url: str, name: str, *, clock: Callable[[], datetime] | None = None) -> None:
-        """Use *clock* as the ledger's time; None: the server's."""
+        """Use *clock* as the ledger's time; None means the server's time."""
         self.url = url
         self.clock = LedgerClock()
         self._own_clock = clock is None

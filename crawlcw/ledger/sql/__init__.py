@@ -1,5 +1,5 @@
-"""The facets of a ledger in an SQL database, written once for SQLite and PostgreSQL.
+"""The facets of a ledger in an SQL database, which SQLite and PostgreSQL share.
 
-`transitions` decides each change of a task; these modules write it. Each operation is one
-function that runs on the thread of a connection, in one transaction.
+Module `transitions` decides each change of a task; this package writes the change. Each operation
+is one function that runs on the thread of a connection, in one transaction.
 """

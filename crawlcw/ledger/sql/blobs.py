@@ -1,4 +1,4 @@
-"""Values that are too large for a task's row: each is a row of a separate table."""
+"""Values that are too large for a task's row, stored as rows of a separate table."""
 
 from collections.abc import Collection
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tasks with their results, and blobs, read and written as documents for a copy."""
+"""Read and write tasks with their results, and blobs, as documents for a copy of a ledger."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
@@ -14,14 +14,14 @@ from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS
 from crawlcw.model.transitions import LOCK
 
-#: Fields of a task that other tables store.
+#: Fields of a task's document that other tables store.
 _IN_OTHER_TABLES = ("items", "items_from", "versions")
-#: Columns that may be large, so their sizes are added up while rows are read.
+#: Columns with large values, whose sizes in characters or bytes limit a batch.
 _LARGE_COLUMNS = ("body", "context", "response", "errors", "data", "results", "content")
 
 
 class LedgerContents:
-    """Reads whole tables, and fills empty ones."""
+    """Reads whole tables of a ledger, and fills empty tables."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class LedgerContents:
     def _read_batch(
         self, db: Database, part: Part, last_position: Any
     ) -> tuple[Any, list[Document]]:
-        """Return the position of the last row, and the next documents."""
+        """Return the position of the last read row, and the documents after *last_position*."""
         table, position = self._tables[part], self._store.tables.dialect.position
         condition, values = (
             ("", []) if last_position is None else (f"WHERE {position} > ?", [last_position])
@@ -49,7 +49,7 @@ class LedgerContents:
         statement = f"SELECT {position} AS row, * FROM {table} {condition} ORDER BY 1"
         documents: list[Document] = []
         size = 0
-        # Read at one moment, so that a task's items are those of its outcome.
+        # Read in one snapshot, so that the items of a task belong to the task's outcome.
         with db.snapshot():
             for row in db.stream(statement, values):
                 columns = dict(row)
@@ -81,7 +81,7 @@ class LedgerContents:
         return document
 
     def _versions(self, db: Database, task: Document) -> list[Document]:
-        """Return the visits of a task with kept items, each with these items."""
+        """Return the visits of a task whose items are kept, each visit with its items."""
         versions: dict[int, Document] = {}
         for row in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
             fence = row["fence"]
@@ -132,12 +132,12 @@ def _write(db: Database, rows_by_table: Mapping[str, Sequence[Mapping[str, Any]]
 def _item_rows(
     task: Document, items: Sequence[Document], source: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows of the items of a task's visit."""
+    """Return the rows for the items of one visit of a task."""
     url = source.get("url", task["url"])
     return item_rows(task["_id"], items, url, milliseconds(source["time"]))
 
 
 def _source(row: Row, task: Document) -> Document:
-    """Return the visit of an item: its time, and its URL if it is not the task's."""
+    """Return the time of the visit that found an item, and the page's URL if not the task's URL."""
     source: Document = {"time": moment(row["fetched_at"])}
     return source if row["url"] == task["url"] else {**source, "url": row["url"]}

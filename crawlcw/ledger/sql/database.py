@@ -1,7 +1,7 @@
-"""A connection to an SQL database, as the facets use it on its thread.
+"""The interface of an SQL connection that the facets use on the connection's thread.
 
-The statements are in SQLite's SQL, with `?` or `:name` for each value; `postgres.dialect`
-translates them.
+The statements are in SQLite's SQL, with `?` or `:name` for each value; module `postgres.dialect`
+translates the statements.
 """
 
 import threading
@@ -17,10 +17,10 @@ from crawlcw.ledger.shielding import run_shielded
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-Row = Any  #: the values of a row, by the name or the number of the column
+Row = Any  #: values of a row, by column name or position
 Values = Sequence[Any] | Mapping[str, Any]
 
-#: A number that is larger than every number in an index.
+#: Bound that is larger than every number in an index.
 _ABOVE_ALL = 1 << 62
 
 
@@ -29,11 +29,11 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """The number of rows that were changed."""
+        """Number of rows that the statement has changed."""
 
     @property
     def description(self) -> Any:
-        """The columns; the first value of each column is its name."""
+        """Columns of the result; the first value of each column is the column's name."""
 
     def fetchone(self) -> Row | None:
         """Return the next row."""
@@ -46,44 +46,44 @@ class Cursor(Protocol):
 
 
 class Database(Protocol):
-    """A connection, used by one thread at a time."""
+    """An open connection to an SQL database, used by one thread at a time."""
 
-    unsynced: bool  #: whether a durable change was committed since the last sync
-    ledger_tables: Any  #: the tables of the port on this connection, created once
+    unsynced: bool  #: whether committed durable changes are not synced to the disk yet
+    ledger_tables: Any  #: tables of `port` on this connection, created once
 
     def execute(self, statement: str, values: Values = ..., /) -> Cursor:
         """Run a statement."""
 
     def stream(self, statement: str, values: Values = ..., /) -> Iterable[Row]:
-        """Yield the rows of a SELECT; the caller may need only a few."""
+        """Yield the rows of a SELECT; read rows only as far as the caller needs them."""
 
     def executemany(self, statement: str, rows: Iterable[Values], /) -> Cursor:
-        """Run a statement for the values of each row."""
+        """Run a statement once for each row of values."""
 
     def transaction(
         self, *, durable: bool = False, begun: bool = True
     ) -> AbstractContextManager[None]:
-        """Write all changes of the block, or none; *durable*: they even survive a power cut.
+        """Commit all changes of the block, or none; *durable* changes survive a power cut.
 
-        Without *begun* the first write begins the transaction, see `begin`.
+        If *begun* is false, the transaction begins only at the first write, see `begin`.
         """
 
     def begin(self) -> None:
         """Begin a transaction that writes, unless one has begun already."""
 
     def restart(self) -> None:
-        """Undo everything in the transaction, and continue in a new one."""
+        """Undo all changes of the transaction, and continue in a new transaction."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Read everything in the block as of one moment."""
+        """Let all reads in the block see the database as of one moment."""
 
 
 class Connection(ABC):
-    """A connection for the event loop, opened at its first use and used by one thread at a time."""
+    """A connection that the event loop uses; one thread at a time runs its operations."""
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
-        # The limiter makes calls wait without a thread. The lock is needed for a cancelled call,
+        # The limiter lets calls wait without occupying a thread. The lock is for a cancelled call,
         # which leaves the limiter while its thread still works.
         self._lock = threading.Lock()
         self._db: Any = None
@@ -93,13 +93,13 @@ class Connection(ABC):
     async def run(
         self, work: Callable[Concatenate[Any, _P], _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Return *work(database, ...)*, run on a worker thread; raises `LedgerError`.
+        """Run *work(database, ...)* on a worker thread, and return the result.
 
-        A durable write is on the disk when this returns.
+        Durable writes are on the disk when `run` returns. Raises `LedgerError`.
         """
 
     async def close(self) -> None:
-        """Close the connection after the running operation."""
+        """Close the connection when the running operation has ended."""
 
         def locked() -> None:
             with self._lock:
@@ -112,7 +112,7 @@ class Connection(ABC):
 
 
 async def once(connection: Connection, work: Callable[[Any], _T]) -> _T:
-    """Return *work(database)*, run on a connection that is closed afterwards."""
+    """Return the result of *work(database)*, and close the connection."""
     try:
         return await connection.run(work)
     finally:
@@ -120,7 +120,7 @@ async def once(connection: Connection, work: Callable[[Any], _T]) -> _T:
 
 
 def number_of(db: Database, statement: str, values: Values = ()) -> int:
-    """Return the one number that a statement selects."""
+    """Return the number in the first column of the first row that a statement selects."""
     row = db.execute(statement, values).fetchone()
     assert row is not None
     number: int = row[0]
@@ -128,7 +128,7 @@ def number_of(db: Database, statement: str, values: Values = ()) -> int:
 
 
 def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row for each number in an index, the highest number first, by one seek a row."""
+    """Yield one row for each different number in an index, highest first, by one seek each."""
     above = _ABOVE_ALL
     while row := db.execute(statement, {**bounds, "above": above}).fetchone():
         above = row[0]
@@ -136,6 +136,6 @@ def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Itera
 
 
 def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:
-    """Change rows by one statement, durably; return the number of changed rows."""
+    """Durably change rows by one statement; return the number of changed rows."""
     with db.transaction(durable=True):
         return db.execute(statement, values).rowcount

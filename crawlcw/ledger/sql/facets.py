@@ -1,4 +1,4 @@
-"""The facets that a ledger has on every SQL database."""
+"""The facets that SQLite's and PostgreSQL's ledgers share."""
 
 from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
@@ -20,11 +20,11 @@ from crawlcw.ledger.workers import Rates, Workers
 
 
 class Facets:
-    """A ledger without the parts that only its server or its file has."""
+    """Base class of SQL ledgers, which add the facets `changes` and `inspection`."""
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
-        self.now = store.now  # called several times a page
+        self.now = store.now  # no method, because each page calls `now` several times
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
@@ -47,7 +47,7 @@ class Facets:
         return self.store.kind
 
     async def close(self) -> None:
-        """See `Ledger.close`: a cancelled caller waits for it, too."""
-        # Otherwise a connection would stay open. Its thread would also stay if the server does not
-        # answer.
+        """See `Ledger.close`; a cancelled caller also waits until all connections are closed."""
+        # Without the shield a cancelled call would leave a connection open, and also a thread if
+        # the server does not answer.
         await run_shielded(self.store.close())

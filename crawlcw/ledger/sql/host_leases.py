@@ -25,7 +25,7 @@ class SqlHostLeases(HostLeases):
         return await self._store.writer.run(self._lease, bounds)
 
     def _lease(self, db: Database, bounds: Mapping[str, Any]) -> list[HostLease]:
-        # Read before any write: most searches find nothing, and must not wait for other writers.
+        # First search without a lock, because most searches find no host and must not wait.
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
         with db.transaction():

@@ -1,4 +1,4 @@
-"""The first due tasks of hosts, by one index seek for each priority of a host."""
+"""Find the earliest due time of hosts by one index seek for each priority of a host."""
 
 from collections.abc import Collection
 from datetime import datetime

@@ -1,7 +1,7 @@
 """Claims of tasks and renewal of leases in an SQL database.
 
-After a lost reply, or if the caller was cancelled, the worker may have the lease of a task
-without knowing it. Such leases are stored, and looked up when the claim is repeated.
+If a reply was lost or the caller was cancelled, the worker may own the lease of a task without
+knowing this. Class `Leases` remembers unconfirmed leases for the next claim of their tasks.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from crawlcw.model.transitions import Change, Event
 
 
 class Leases(LeasedTasks):
-    """Claims tasks, and renews their leases."""
+    """Claims tasks of an SQL ledger, and renews their leases."""
 
     _store: SqlStore
-    batch_size = 200  #: a claim takes some 5 ms, and other writers wait
+    batch_size = 200  #: tasks of one claim, which takes 5 ms while other writers wait
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        #: Leases of claims whose reply was lost, by task: we do not know whether they succeeded.
+        #: Leases by task of claims whose reply was lost, so we do not know whether they succeeded.
         self._unconfirmed: dict[bytes, list[Lease]] = {}
 
     async def claim(
@@ -80,8 +80,8 @@ class Leases(LeasedTasks):
         for task, change in decisions:
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
-            # Giving up or deferring a task is an outcome, so it is durable: the crawl may end after
-            # it, and then no worker would count the crash again.
+            # A claim that ignores or defers a task must be durable, because the crawl may end after
+            # the claim, and then no worker would count the task's crash again.
             is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
@@ -98,14 +98,14 @@ class Leases(LeasedTasks):
         return leases, counts
 
     def _note_unconfirmed(self, leases: Sequence[Lease]) -> None:
-        # Two calls may claim a task at the same time, and either call may have leased it.
+        # Keep all leases of a task, because any of several concurrent calls may have leased it.
         for lease in leases:
             self._unconfirmed.setdefault(lease.task.id, []).append(lease)
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
-        """Return the leases of earlier claims of *tasks* that were committed, extended to *end*.
+        """Return the unconfirmed leases of *tasks* that were committed, extended to *end*.
 
-        These leases may have expired while the ledger was unavailable; the task would count a
+        Without the extension, a lease that expired while the ledger was unavailable would count as
         `lost`.
         """
         unconfirmed_leases = [
@@ -119,7 +119,7 @@ class Leases(LeasedTasks):
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
-            # The next caller must look these leases up again.
+            # Remember the leases as unconfirmed again, so that the next call looks them up.
             self._note_unconfirmed(unconfirmed_leases)
             raise
 
@@ -127,7 +127,7 @@ class Leases(LeasedTasks):
         adopted: list[Lease] = []
         with db.transaction():
             for lease in sorted(leases, key=lambda lease: lease.task.id):
-                # Wait for a claim that is still being committed.
+                # Lock the task's row, which waits for a claim that is still being committed.
                 db.execute(self._store.sql.lock_task, (lease.task.id,))
                 renewed = {**lease_guard(lease), "due": milliseconds(lease.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:

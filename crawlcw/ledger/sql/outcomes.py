@@ -1,7 +1,7 @@
-"""Record the outcomes of tasks, and apply the guarded writes of claims and outcomes.
+"""Record the outcomes of tasks, and apply the conditional writes of claims and outcomes.
 
-A statement releases Python's lock at each step, and must wait for it again while the event loop
-works. So one statement writes many rows with the same columns.
+Each step of an SQL statement releases Python's GIL, and then must wait until the event loop
+releases the GIL. So one statement writes many rows with the same columns.
 """
 
 # ruff: noqa: S608  # the tables' names are quoted, columns are the schema's; values are parameters
@@ -32,38 +32,38 @@ from crawlcw.model import transitions
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 
-#: Since 3.33 an UPDATE accepts values from rows; since 3.32 a statement accepts 32,766
-#: parameters.
+#: SQLite updates many rows from a list of values since 3.33, and accepts 32,766 parameters in a
+#: statement since 3.32.
 _UPDATES_MANY_ROWS = sqlite3.sqlite_version_info >= (3, 33)
 _MAX_PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
 _MAX_ROWS = 64
-#: Size in characters, or bytes, above which a row is written alone.
+#: Size in characters or bytes; a row with a larger value is written alone.
 _LARGE_VALUE_SIZE = 1 << 16
 _MAY_BE_LARGE = ("body", "context", "item")
 
 _T = TypeVar("_T")
 Values = Mapping[str, Any]  #: by column
-#: Columns of rows of one kind: the columns that a guard compares, and the columns that are set.
+#: Columns of a statement: the columns that its guard compares, and the columns that it sets.
 Shape = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Growth(NamedTuple):
-    """The part of a change that depends on the stored values of its task."""
+    """Additions of a change to values that the task's row already stores."""
 
-    error: str | None  #: JSON, appended to the stored errors
+    error: str | None  #: error as JSON, to append to the stored errors
     kept_errors: int
-    values: Values  #: of a tracked task: stage, context, data
-    results: documents.Document  #: by stage, added to the stored results
-    trace: documents.Document | None  #: appended to the stored trace
+    values: Values  #: stage, context and data of a tracked task
+    results: documents.Document  #: results by stage, to add to the stored results
+    trace: documents.Document | None  #: entry to append to the stored trace
 
 
 class Write(NamedTuple):
-    """A change of a task in the form of its row."""
+    """A change of a task, converted to values of the row's columns."""
 
     task: Task  #: before the change
-    values: Values  #: only of the columns that it sets
-    items: list[dict[str, Any]] | None  #: rows; None: the stored items stay
-    version: int  #: the fence of the visit of the items
+    values: Values  #: values of the columns that the change sets
+    items: list[dict[str, Any]] | None  #: rows of the new items; None keeps the stored items
+    version: int  #: fence of the visit that found the items
     kept_versions: int  #: number of visits whose items are kept
     growth: Growth | None
 
@@ -81,7 +81,7 @@ class Outcomes:
     def _commit(self, db: Database, settlements: Sequence[Settlement]) -> Committed:
         lost: list[Lease] = []
         rejected: list[tuple[Lease, str]] = []
-        # Encode before the transaction begins, because all other writers wait for its end.
+        # Encode the values before the transaction begins, because other writers wait for its end.
         writes: list[tuple[Write, Values]] = []
         refusals: list[str | None] = []
         for settlement in settlements:
@@ -97,7 +97,7 @@ class Outcomes:
             for settlement, refusal, result in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(result, Exception):
-                    # The outcome is too large only together with the stored results.
+                    # The outcome fits into a row, but not together with the stored results.
                     rejection, refusal = _write_of_rejection(settlement, result)
                     (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
@@ -107,7 +107,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _was_settled(self, db: Database, lease: Lease) -> bool:
-        """Return whether an earlier send of the same settlement was applied and its reply lost."""
+        """Return whether the lease was settled by an earlier call whose reply was lost."""
         row = db.execute(self._store.sql.settled, (lease.task.id,)).fetchone()
         return row is not None and row["settled"] == lease.fence
 
@@ -125,11 +125,10 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Write the rows that have not changed meanwhile; return the leases of the other tasks."""
+        """Replace the rows that have not changed since their read; return the leases of others."""
         guarded_writes = []
         for _, write in writes:
             task = write.task
-            # The task must be unchanged since its read.
             as_read = {"id": task.id, "status": int(task.status), "fence": task.fence}
             guarded_writes.append((write, as_read))
         with db.transaction(durable=True):
@@ -153,14 +152,14 @@ class Outcomes:
 
 
 def _write_of_rejection(settlement: Settlement, error: Exception) -> tuple[Write, str]:
-    """Return the write that replaces an outcome that the store cannot hold, and the reason."""
+    """Return a write of `store-rejected`, and why the store cannot hold the original outcome."""
     why = describe_unholdable(error)
     rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
     return written(settlement.lease.task, rejection.change), why
 
 
 def lease_guard(lease: Lease) -> dict[str, Any]:
-    """Return the columns that a task's row must have while the lease holds."""
+    """Return the column values that a task's row has while the lease is valid."""
     return {
         "id": lease.task.id,
         "lock": lease.token,
@@ -170,7 +169,7 @@ def lease_guard(lease: Lease) -> dict[str, Any]:
 
 
 def written(task: Task, change: Change) -> Write:
-    """Return the change in the form of its row; raises one of `UNHOLDABLE` if that fails."""
+    """Return the write of a change; raise one of `UNHOLDABLE` if a row cannot hold a value."""
     items = None
     if change.items is not None:
         url = change.response.final_url if change.response else task.url
@@ -192,7 +191,7 @@ def written(task: Task, change: Change) -> Write:
 def item_rows(
     task_id: bytes, items: Iterable[Any], url: str, fetched_at: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of the items of one visit."""
+    """Return the rows for the items of one visit."""
     return [
         {"task_id": task_id, "n": n, "item": to_json(item), "url": url, "fetched_at": fetched_at}
         for n, item in enumerate(items)
@@ -202,7 +201,7 @@ def item_rows(
 def _growth(change: Change) -> Growth:
     values = documents.progressed(change)
     results = values.pop("results", {})
-    # Refuse values that no row can hold before the transaction begins.
+    # Raise an error for a value that no row can hold, before the transaction begins.
     to_json(results)
     return Growth(
         error=to_json(documents.error_document(change.error)) if change.error else None,
@@ -216,11 +215,11 @@ def _growth(change: Change) -> Growth:
 def apply_each(
     db: Database, sql: Statements, writes: Sequence[tuple[Write, Values]]
 ) -> list[bool | Exception]:
-    """Change the tasks that still match their guards; return for each task whether it matched.
+    """Apply each write whose task matches its guard; return for each write whether it was applied.
 
-    It must be the first call in a transaction, which it restarts if some tasks do not match. If a
-    row cannot hold the added values together with the stored values, the result is one of
-    `UNHOLDABLE`, and the task is unchanged.
+    `apply_each` must be the first call in a transaction, because it restarts the transaction if
+    some tasks do not match. If a row cannot hold the added values together with the stored values,
+    the result is one of `UNHOLDABLE`, and the task is unchanged.
     """
     ids = set()
     growing_ids: list[bytes] = []
@@ -228,7 +227,7 @@ def apply_each(
         ids.add(write.task.id)
         if write.growth is not None:
             growing_ids.append(write.task.id)
-    # Of several changes of one task only the first is applied.
+    # If several writes change one task, write one by one, so that only the first write matches.
     one_by_one = len(ids) < len(writes)
     stored = _stored_values(db, sql, growing_ids) if growing_ids and not one_by_one else {}
     settings: list[Values | Exception] = []
@@ -240,7 +239,7 @@ def apply_each(
             bulk.append((guard, values))
     matched_count = 0 if one_by_one else changed(db, sql, bulk)
     if 0 < matched_count < len(bulk):
-        # Mismatches are rare: find out one by one which tasks do not match.
+        # Some tasks do not match, which is rare, so write one by one to find out which tasks match.
         db.restart()
         one_by_one = True
     applied: list[bool | Exception] = []
@@ -276,7 +275,7 @@ def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -
 
 
 def _stored_values(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, Row]:
-    """Return the stored errors, results and traces, by task."""
+    """Return the stored errors, results and traces of the tasks *ids*, by task."""
     stored: dict[bytes, Row] = {}
     for number, portion in portions(ids):
         stored |= {row["id"]: row for row in db.execute(sql.added_to(number), portion)}
@@ -284,9 +283,9 @@ def _stored_values(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[
 
 
 def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
-    """Return the values of a write, with its errors, results and trace after the stored values.
+    """Return the values of a write, with errors, results and trace appended to the stored values.
 
-    Return one of `UNHOLDABLE` if all of them are too large together.
+    Return one of `UNHOLDABLE` if the row cannot hold the stored and the added values together.
     """
     row, growth = stored.get(write.task.id), write.growth
     if row is None or growth is None:
@@ -308,7 +307,7 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
 
 
 def portions(values: Sequence[_T], max_rows: int = _MAX_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
-    """Yield the values in portions, with their sizes; only a few sizes occur."""
+    """Yield portions of the values with their sizes, which are powers of two, so that few occur."""
     start = 0
     while remaining := len(values) - start:
         size = 1 << min(remaining, max_rows).bit_length() - 1
@@ -317,7 +316,7 @@ def portions(values: Sequence[_T], max_rows: int = _MAX_ROWS) -> Iterator[tuple[
 
 
 def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Values]]) -> int:
-    """Set values of the rows that match their guards; return how many match."""
+    """Set the values of each row that matches its guard; return the number of changed rows."""
     total = 0
     tables = sql.tables
     for shape, number, parameters in _row_batches(
@@ -329,7 +328,7 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
 
 
 def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
-    """Add the rows whose keys are new, and change no other row; return their number."""
+    """Insert the rows whose keys are new; return the number of inserted rows."""
     total, max_rows = 0, _MAX_ROWS
     pairs: list[tuple[Values, Values]] = []
     for row in rows:
@@ -346,10 +345,10 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
 def _row_batches(
     rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield batches of rows of one shape: their shape, number and parameters.
+    """Yield batches of rows with the same columns, as shape, number of rows and parameters.
 
-    A batch has up to *max_rows* rows. Only a few numbers of rows occur, because each number needs
-    its own statement.
+    A batch has up to *max_rows* rows. Few different numbers of rows occur, because each number of
+    rows needs its own statement.
     """
     parameters_by_shape: dict[Shape, list[list[Any]]] = {}
     for guard, values in rows:
@@ -369,12 +368,12 @@ def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
 
 @cache
 def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
-    """Return the statement that changes *number* rows."""
+    """Return the UPDATE statement that changes *number* rows."""
     guard, names = shape
-    # The values come before the guard, as in the parameters of a row.
+    # The columns to set come before the guard's columns, as in a row's parameters.
     columns = (*names, *guard)
-    # If another process is claiming a task, our claim need not wait: it has lost the task. If it
-    # waited, two claims that lock the same tasks one by one, each in its own order, would deadlock.
+    # A claim skips a row that another process has locked, because its task is lost to us. If claims
+    # waited, two claims that lock the same tasks in different orders would deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
     placeholders = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]

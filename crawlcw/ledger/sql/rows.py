@@ -1,4 +1,4 @@
-"""Documents as rows, and rows as documents: times are milliseconds, nested values are JSON."""
+"""Convert documents to rows and back; a row has times as milliseconds, nested values as JSON."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from crawlcw.ledger import documents
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 INT64 = 1 << 63
-#: SQLite's own limit for a row is 10**9 bytes.
+#: Maximum size of a value in bytes; SQLite's limit for a whole row is 10**9 bytes.
 _LARGEST_VALUE = 1 << 28
 _UNCHECKED_SIZE = 1 << 20
 
@@ -43,7 +43,7 @@ _JSON_COLUMNS = frozenset(
         *("state", "control", "policy"),
     }
 )
-#: Columns that are always small numbers, whatever values a task has.
+#: Columns whose values are always small numbers, so that `row_of` need not check them.
 _SMALL_NUMBER_COLUMNS = frozenset(
     {"status", "fence", "settled", "retry", "lost", "quarantine_fence"}
 )
@@ -53,7 +53,7 @@ UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a document as the values of their columns.
+    """Return a row, with each field of a document converted to a value of its column.
 
     Raises one of `UNHOLDABLE` for a value that no column can hold.
     """
@@ -64,7 +64,7 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
             row[name] = convert(value)
     for name in plain_names:
         value = row[name]
-        # Nearly all values are short ASCII texts, or small numbers.
+        # Check the size only of the few values that are not short ASCII texts or small numbers.
         if type(value) is str:
             if len(value) > _UNCHECKED_SIZE or not value.isascii():
                 _check_size(value)
@@ -79,16 +79,16 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def column_value(name: str, value: Any) -> Any:
-    """Return one field as the value of its column; raises like `row_of`."""
+    """Return a field's value converted to a value of its column; raise errors like `row_of`."""
     (stored_value,) = row_of({name: value}).values()
     return stored_value
 
 
-@lru_cache(maxsize=256)  # most documents have the fields of an earlier document
+@lru_cache(maxsize=256)  # cached, because most documents have the same fields
 def _kinds(
     names: tuple[str, ...],
 ) -> tuple[list[tuple[str, Callable[[Any], Any]]], list[str]]:
-    """Return the fields to convert, and the other fields that may be too large for a column."""
+    """Return the fields that need a conversion, and other fields that may exceed a column."""
     converted = [(name, _TO_COLUMN[name]) for name in names if name in _TO_COLUMN]
     return converted, [
         name for name in names if name not in _TO_COLUMN and name not in _SMALL_NUMBER_COLUMNS
@@ -96,7 +96,7 @@ def _kinds(
 
 
 def _check_size(value: str | bytes) -> None:
-    # Nearly all text is ASCII, whose length is its size. Other text may be impossible to encode.
+    # Encode only text that is not ASCII, which may fail; the size of ASCII text is its length.
     is_exact = isinstance(value, bytes) or value.isascii()
     size = len(value) if is_exact else len(value.encode())  # type: ignore[union-attr]  # text, as above
     if size > _LARGEST_VALUE:
@@ -104,7 +104,7 @@ def _check_size(value: str | bytes) -> None:
 
 
 def describe_unholdable(error: Exception) -> str:
-    """Return why a row cannot hold a value."""
+    """Return the text of an error that says why a row cannot hold a value."""
     return str(error) or type(error).__name__
 
 
@@ -118,7 +118,7 @@ def refusing() -> Iterator[None]:
 
 
 def document_of(row: Any) -> documents.Document:
-    """Return the document of a row."""
+    """Return the document that a row stores."""
     (document,) = documents_of(tuple(row.keys()), [tuple(dict(row).values())])
     return document
 
@@ -126,7 +126,7 @@ def document_of(row: Any) -> documents.Document:
 def documents_of(
     columns: tuple[str, ...], rows: Iterable[Iterable[Any]]
 ) -> list[documents.Document]:
-    """Return the documents of rows with these columns."""
+    """Return the documents that *rows* store, whose values are in the order of *columns*."""
     names, converted = _fields(columns)
     document_list: list[documents.Document] = []
     for row in rows:
@@ -142,27 +142,27 @@ def documents_of(
 def _fields(
     columns: tuple[str, ...],
 ) -> tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]:
-    """Return the fields of the columns, and which of them to convert."""
+    """Return the fields that *columns* store, and the fields that need a conversion."""
     names = ["_id" if name == "id" else name for name in columns]
     return names, [(name, _FROM_COLUMN[name]) for name in names if name in _FROM_COLUMN]
 
 
-@lru_cache(maxsize=1024)  # tasks that are added together have the same times
+@lru_cache(maxsize=1024)  # cached, because tasks that are added together have the same times
 def milliseconds(moment: datetime) -> int:
-    """Return a time as the value of its column."""
+    """Return a time as milliseconds since 1970, the value of its column."""
     return (moment - EPOCH) // _MILLISECOND
 
 
-@lru_cache(maxsize=1024)  # tasks of one page have the same times, and so do fields of one task
+@lru_cache(maxsize=1024)  # cached, because tasks of one page have the same times
 def moment(milliseconds: int) -> datetime:
-    """Return the time of a column's value."""
+    """Return the time that a column stores as milliseconds since 1970."""
     return EPOCH + milliseconds * _MILLISECOND
 
 
 def to_json(value: Any) -> str:
-    """Return a value as JSON text; bytes and datetimes as objects with a `$` key.
+    """Return a value as JSON; bytes and datetimes become objects with a key that begins with `$`.
 
-    Crawled keys are escaped by `documents.escaped`, so none begins with `$`.
+    No crawled key begins with `$`, because `documents.escaped` escapes all crawled keys.
     """
     text = _ENCODER.encode(value)
     if len(text) > _LARGEST_VALUE or not text.isascii():
@@ -191,14 +191,14 @@ def _untagged(value: dict[str, Any]) -> Any:
     return value
 
 
-# Create the encoder once, because that takes longer than the encoding of most values.
+# Create the encoder once, because its creation takes longer than to encode most values.
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
 )
 _DECODER = json.JSONDecoder()
 _TAGGED_DECODER = json.JSONDecoder(object_hook=_untagged)
 
-#: Conversions of fields to the values of their columns, and back.
+#: Functions that convert a field to the value of its column, and back.
 _TO_COLUMN: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(TIMES, milliseconds),
     **dict.fromkeys(_JSON_COLUMNS, to_json),

@@ -1,6 +1,6 @@
 """The tables of a spider or use case in an SQL database, and their indexes.
 
-The statements are SQLite's; `postgres.dialect` translates the differences.
+The statements are in SQLite's SQL; `postgres.dialect` translates them for PostgreSQL.
 """
 
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
-#: Condition of a task that may be visited again, as in the index of these tasks.
+#: SQL condition for tasks that may be visited again, which is also the condition of their index.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
-#: HTTP status of a task's last response, and the condition of a done task with a response.
+#: SQL expression for the status code of a task's response, and condition for done tasks with one.
 RESPONSE_STATUS = "json_extract(response, '$.status')"
 HAS_RESPONSE = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
 
-#: The document's fields as columns: times are milliseconds since 1970, and
-#: headers, context, options, errors, response, visit, stored and the fields of tracked tasks
+#: Columns of a task, one for each field of a task's document. Times are milliseconds since 1970.
+#: The columns headers, context, options, errors, response, visit, stored, data, results and trace
 #: are JSON.
 COLUMNS = {
     column.partition(" ")[0]: column
@@ -56,7 +56,7 @@ COLUMNS = {
         "stored TEXT",
     )
 }
-#: A host's fields as columns; robots and origins are JSON.
+#: Columns of a host, one for each field of a host's document; robots and origins are JSON.
 HOST_COLUMNS = {
     column.partition(" ")[0]: column
     for column in (
@@ -78,17 +78,17 @@ HOST_COLUMNS = {
 
 
 class Dialect:
-    """SQLite's SQL, in which all statements are written."""
+    """The dialect of SQLite, in which all statements are written."""
 
-    position = "rowid"  #: the column of the order of a walk through a whole table
-    #: Whether transactions write at the same time, and so must lock their rows in one order.
+    position = "rowid"  #: column that orders a walk through a whole table
+    #: Whether transactions can write at the same time, so that all must lock rows in one order.
     locks_rows = False
-    #: Clause at the end of a SELECT whose rows the transaction will write.
+    #: Clause at the end of a SELECT whose rows the same transaction will write.
     for_update = ""
     skipping_locked = ""
 
     def cast(self, column: str) -> str:  # noqa: ARG002  # a value has its own type
-        """Return the cast of a parameter to the type of a task's column."""
+        """Return the SQL cast of a parameter to the type of a column of `tasks`."""
         return ""
 
     def update_many(
@@ -101,9 +101,9 @@ class Dialect:
         key: str,  # noqa: ARG002  # there is one writer at a time
         waits: bool,  # noqa: ARG002
     ) -> str:
-        """Return the UPDATE of rows to the values in the table `v`, whose column *key* has the ids.
+        """Return an UPDATE of rows to the values in a table `v`, whose column *key* has the ids.
 
-        If another transaction writes a row, the UPDATE waits for it, or skips the row.
+        If another transaction has locked a row, the UPDATE waits if *waits*, or else skips the row.
         """
         return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {condition}"  # noqa: S608  # all parts are the statements' own
 
@@ -112,7 +112,7 @@ SQLITE = Dialect()
 
 
 class Tables:
-    """The tables and indexes of one name: their quoted names, and how they are created."""
+    """The quoted names of a ledger's tables and indexes, and the statements that create them."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Tables:
         marker: str,
         dialect: Dialect = SQLITE,
     ) -> None:
-        """Use the functions that return the names of a table and of an index, quoted."""
+        """*table* and *index* return the quoted name of a table and of an index."""
         self.dialect = dialect
         results = [table(part) for part in ("tasks", "items", "versions", "blobs")]
         self.tasks, self.items, self.versions, self.blobs = results
@@ -147,24 +147,24 @@ class Tables:
         self.workers_left_index = index("workers_left")
         self.blob_task_index = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
-        #: Indexes are dropped with their tables.
+        #: Statements that drop the tables, and so also the tables' indexes.
         self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *other_tables)]
 
     def _of_tasks(self) -> list[str]:
         return [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
-            # These two indexes have no finished or ignored tasks.
+            # The indexes of due tasks leave out finished and ignored tasks, which have no due time.
             f"""CREATE INDEX IF NOT EXISTS {self.due_index} ON {self.tasks}
                 (priority DESC, due) WHERE due IS NOT NULL""",
             f"""CREATE INDEX IF NOT EXISTS {self.host_due_index} ON {self.tasks}
                 (host, priority DESC, due) WHERE due IS NOT NULL""",
-            # Equal times are ordered by id, because a walk continues after the last task it saw.
+            # Order tasks with equal times by id, so that a walk can continue after any task.
             f"""CREATE INDEX IF NOT EXISTS {self.changed_index} ON {self.tasks}
                 (status, update_time DESC, id DESC)""",
-            # This index has only tasks that may be visited again.
+            # The index `revisit` has only tasks that may be visited again.
             f"""CREATE INDEX IF NOT EXISTS {self.revisit_index} ON {self.tasks}
                 (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
-            # These indexes count tasks with a common value.
+            # The database counts tasks with a common value by these four indexes.
             f"CREATE INDEX IF NOT EXISTS {self.host_index} ON {self.tasks} (host, status)",
             f"""CREATE INDEX IF NOT EXISTS {self.callback_index} ON {self.tasks}
                 (callback, depth, status)""",
@@ -175,7 +175,7 @@ class Tables:
         ]
 
     def _of_items(self) -> list[str]:
-        """Return the statements that create the tables of results: items and large values."""
+        """Return the statements that create the tables of items and of large values."""
         return [
             f"""CREATE TABLE IF NOT EXISTS {self.items} (
                 task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,
@@ -195,13 +195,13 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
             f"""CREATE INDEX IF NOT EXISTS {self.ready_index} ON {self.hosts}
                 (ready_at) WHERE ready_at IS NOT NULL""",
-            # This index has only leased hosts, because `leave` must not read all free hosts.
+            # The index by owner has only leased hosts, because `leave` must not read free hosts.
             f"""CREATE INDEX IF NOT EXISTS {self.owner_index} ON {self.hosts}
                 (owner) WHERE owner IS NOT NULL""",
         ]
 
     def _of_workers(self) -> list[str]:
-        """Return the statements for the tables of workers, rates, sessions and the state."""
+        """Return the statements that create the tables of workers, rates, sessions and states."""
         return [
             f"""CREATE TABLE IF NOT EXISTS {self.workers} (
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
@@ -223,5 +223,5 @@ class Tables:
 
 
 def quoted(name: str) -> str:
-    """Return a name in the quotes of SQL."""
+    """Return a name in SQL's double quotes."""
     return '"' + name.replace('"', '""') + '"'

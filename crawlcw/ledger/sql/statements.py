@@ -14,11 +14,11 @@ from crawlcw.model.task import DONE, Status
 
 
 def among(statuses: Collection[Status]) -> str:
-    """Return the condition that the status is one of *statuses*."""
+    """Return the SQL condition that a task's status is one of *statuses*."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
 
 
-#: The columns of a task.
+#: Columns that a read of tasks selects.
 READ = ("id", *documents.TASK_FIELDS)
 _TASK_COLUMNS = ", ".join(READ)
 
@@ -36,7 +36,7 @@ class Statements:
         self._of_examination(tables)
 
     def _of_tasks(self, tables: Tables) -> None:
-        """Make the statements that read a task, and find due tasks."""
+        """Make the statements that read one task, and that find due tasks."""
         tasks, items, due, host_due = (
             tables.tasks,
             tables.items,
@@ -48,15 +48,15 @@ class Statements:
             "WHERE id = ? ORDER BY i.n"
         )
 
-        # `priority = ... AND due <= ...` is one range of the index. Without the priority, all
-        # tasks that are due later would be read as well.
+        # Test the priority too, so that the condition is one range of the index. Without the
+        # priority, the database would also read all tasks that are due later.
         condition = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
         self.page = f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {due} WHERE {condition}"
         self.page_of_host = (
             f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {host_due} "
             f"WHERE host = :host AND {condition}"
         )
-        # The first task of the next priority.
+        # Select the earliest due task of the highest priority below `above`.
         select_next = "SELECT priority, due FROM"
         lower_priority = "due IS NOT NULL AND priority < :above ORDER BY priority DESC, due LIMIT 1"
         self.next_due = f"{select_next} {tasks} INDEXED BY {due} WHERE {lower_priority}"
@@ -65,7 +65,7 @@ class Statements:
         )
 
     def _of_leases(self, tables: Tables) -> None:
-        """Make the statements of claims, outcomes and leased tasks."""
+        """Make the statements for leased tasks and their outcomes."""
         tasks = tables.tasks
         lease_condition = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {lease_condition}"
@@ -73,7 +73,7 @@ class Statements:
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
 
     def added_to(self, number: int) -> str:
-        """Return the statement that reads the growing fields of *number* tasks."""
+        """Return the statement that reads the errors, results and traces of *number* tasks."""
         return self._of_ids("errors, results, trace", number)
 
     def carried(self, number: int) -> str:
@@ -85,7 +85,7 @@ class Statements:
         return f"SELECT id, {columns} FROM {self.tables.tasks} WHERE id IN ({placeholders})"
 
     def _of_results(self, tables: Tables) -> None:
-        """Make the statements of items and blobs."""
+        """Make the statements for items and blobs."""
         items, blobs = tables.items, tables.blobs
         self.put_blob = f"INSERT INTO {blobs} VALUES (:id, :task_id, :content, :create_time)"
         self.read_blob = f"SELECT content FROM {blobs} WHERE id = ?"
@@ -118,11 +118,11 @@ class Statements:
             f"SELECT fence, item, url, fetched_at FROM {versions} WHERE task_id = ? "
             "ORDER BY fence, n"
         )
-        # This counts the pages of the index of ids, which takes 0.05 s for a million items.
+        # To count by the index of the primary key takes 0.05 s for a million items.
         self.count_items = f"SELECT count(*) FROM {items}"
 
     def _of_host_leases(self, tables: Tables) -> None:
-        """Make the statements of leased hosts."""
+        """Make the statements that lease hosts."""
         hosts, ready_index = tables.hosts, tables.ready_index
         self.ready_hosts = (
             f"SELECT * FROM {hosts} INDEXED BY {ready_index} WHERE ready_at <= :now "
@@ -138,12 +138,12 @@ class Statements:
         tasks, index = tables.tasks, tables.changed_index
         count = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
-        #: Each row is a value, a status and a number; a value may occur several times.
+        #: Each row has a value, a status and a number of tasks; a value may have several rows.
         self.groups = {
             Dimension.HOST: (
                 f"SELECT host, status, {count} {tables.host_index} GROUP BY host, status"
             ),
-            # The order is that of the index, so that the database need not sort.
+            # Group in the order of the index, so that the database need not sort.
             Dimension.CALLBACK: (
                 f"SELECT callback, status, {count} {tables.callback_index} "
                 "GROUP BY callback, depth, status"
@@ -177,12 +177,12 @@ class Statements:
         )
 
     def _of_examination(self, tables: Tables) -> None:
-        """Make the statements of the reads of `doctor`."""
+        """Make the statements with which `doctor` reads the tables."""
         tasks, items, position = tables.tasks, tables.items, tables.dialect.position
         fixed_columns = "id, url, host, method, body, callback, depth, priority, options"
         columns = f"{fixed_columns}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
-        # Only a reference to a blob begins like this, because `%` is escaped in other keys and in
-        # text.
+        # Only a reference to a blob contains this text, because `%` is escaped in all other keys
+        # and texts.
         pointer = """'{"%blob":'"""
         pointers = ", ".join(
             f"CASE WHEN instr({name}, {pointer}) > 0 THEN {name} END AS {name}"
@@ -190,7 +190,7 @@ class Statements:
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
         host_columns = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        #: Of each part: its columns, its table, and the column that orders it.
+        #: Columns, table, and the column to order by, for each part of the ledger.
         self.raw = {
             Part.TASKS: (f"{columns}, {pointers}, {number} FROM {tasks}", position),
             Part.HOSTS: (f"{host_columns} FROM {tables.hosts}", position),

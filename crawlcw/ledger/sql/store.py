@@ -1,4 +1,4 @@
-"""Connections, statements and time of a ledger in an SQL database."""
+"""The connections, statements and clock of a ledger in an SQL database."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from crawlcw.ledger.sql.unit import ledger_tables_on
 
 
 class SqlStore(ABC):
-    """The tables of one spider or use case."""
+    """The tables of one spider or use case in an SQL database."""
 
-    kind = LedgerKind.SPIDER  #: set when it is opened
+    kind = LedgerKind.SPIDER  #: kind of the tasks, set when the ledger is opened
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class SqlStore(ABC):
         writer: Connection,
         reader: Connection,
     ) -> None:
-        """Use *clock* as the ledger's time; *location* is for messages.
+        """Use *clock* as the ledger's time; error messages name the *location* of the ledger.
 
-        The *reader* is a separate connection, so that `items` and `counts` do not delay claims.
+        *reader* is a separate connection, so that long reads such as `items` do not delay claims.
         """
         self.name = name
         self.location = location
@@ -40,11 +40,11 @@ class SqlStore(ABC):
         self.now = clock
         self.writer = writer
         self.reader = reader
-        #: Numbers that distinguish the leases of a worker.
+        #: Numbers in the tokens of leases, which distinguish the leases of a worker.
         self.numbers = count(1)
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `port.Store.reading`: everything is read as of one moment."""
+        """See `port.Store.reading`; all reads of a unit of work see one snapshot."""
 
         def read(db: Database) -> T:
             with db.snapshot():
@@ -53,7 +53,7 @@ class SqlStore(ABC):
         return await self.reader.run(read)
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `port.Store.writing`: one transaction, which begins at its first write."""
+        """See `port.Store.writing`; a unit of work is one transaction, begun by the first write."""
 
         def written(db: Database) -> T:
             with db.transaction(begun=False):

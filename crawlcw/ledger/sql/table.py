@@ -1,7 +1,7 @@
-"""The port's tables in an SQL database: each primitive as a statement.
+"""The tables of `port` in an SQL database, where each operation is one statement.
 
-A unit of work is a coroutine that never waits, because each primitive completes immediately. One
-`send` on the connection's thread runs all of it, in one transaction.
+A unit of work is a coroutine that never waits, because each operation on a table completes
+immediately. One `send` on the connection's thread runs the whole unit, in one transaction.
 """
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
@@ -43,15 +43,15 @@ _COMPARISONS = {AtMost: "<=", After: ">"}
 
 
 class Index(NamedTuple):
-    """An index to read rows by."""
+    """An index of a table, by which a query reads rows."""
 
-    of: str  #: text that follows the table's name in a statement
+    of: str  #: SQL text behind the table's name, such as INDEXED BY
     order: str
-    condition: str = ""  #: condition of the index's rows, follows other tests
+    condition: str = ""  #: SQL condition of a partial index, which follows the query's tests
 
 
 def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of a unit of work, which runs immediately."""
+    """Run a unit of work to its end, without an event loop, and return the result."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -64,8 +64,8 @@ def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
 class Table:
     """A table whose columns are the fields of its documents.
 
-    Given *columns*, only these fields are columns; all other fields are members of the column
-    `content`.
+    If *columns* is given, only these fields are columns; all other fields are members of the JSON
+    column `content`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Table:
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`."""
-        # Encode before the transaction begins, because all other writers wait for its end.
+        # Encode the values before the transaction begins, because other writers wait for its end.
         with refusing():
             rows = [*map(self._insertion, documents)]
         return sum(self._execute(f"{text} ON CONFLICT DO NOTHING", values) for text, values in rows)
@@ -110,7 +110,7 @@ class Table:
         (key,) = self._key
         columns = self._shown({"_id": None, **dict.fromkeys(fields)} if fields else ())
         tests, values = self._tests(where or {})
-        # One key at a time: for several keys the database might use an index of another test.
+        # Read key by key, because for several keys the database might use another index.
         statement = f"SELECT {columns} FROM {self._name} WHERE {key} = ? AND {tests}"
         document_lists = (self._documents(statement, [entry, *values]) for entry in keys)
         return {entry["_id"]: entry for documents in document_lists for entry in documents}
@@ -122,7 +122,7 @@ class Table:
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """See `port.Ordered.scan`: one range of an index."""
+        """See `port.Ordered.scan`; it reads one range of an index."""
         tests, values = self._tests(where)
         index = self._indexes[by]
         statement = f"SELECT {self._shown(fields)} FROM {self._name} {index.of} WHERE {tests}"
@@ -137,7 +137,7 @@ class Table:
         return [from_json(document.pop("content")) | document for document in documents]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`: one statement a write, after a read if it changes JSON."""
+        """See `port.Documents.change`; each write is one UPDATE, after a SELECT for JSON fields."""
         with refusing():
             prepared = [
                 (write, write.new and self._insertion(write.new), self._update(write))
@@ -150,9 +150,9 @@ class Table:
         )
 
     def _update(self, write: Write) -> tuple[str, list[Any]] | None:
-        """Return the statement of a write; None: it changes members of a JSON column."""
+        """Return the UPDATE statement of a write, or None if the write changes members of JSON."""
         if self._is_within_json(write.edit):
-            # Refuse values that no row can hold before the transaction begins.
+            # Raise an error for a value that no row can hold, before the transaction begins.
             to_json([dict(write.edit.set), dict(write.edit.merge)])
             return None
         changes, values = self._changes(write.edit)
@@ -164,7 +164,7 @@ class Table:
         return bool(edit.merge or edit.without) or not all(map(self._is_column, names))
 
     def _edit(self, write: Write) -> int:
-        """Read a document and write its edited form, in one transaction."""
+        """Read a document, apply the edit, and write the document, in one transaction."""
         self._db.begin()
         tests, operands = self._tests({"_id": write.key, **write.where})
         lock = self._dialect.for_update
@@ -179,7 +179,7 @@ class Table:
         return len(documents)
 
     def _edited(self, edit: Edit, document: Document) -> dict[str, Any]:
-        """Return the columns that an edit changes, with their new values."""
+        """Return the columns of *document* that an edit changes, with their new values."""
         new_document = edit.applied(document)
         names = {*edit.set, *edit.inc, *edit.raise_to, *edit.merge, *edit.without}
         row = row_of({name: new_document[name] for name in names if self._is_column(name)})
@@ -189,7 +189,7 @@ class Table:
         return row
 
     def _changes(self, edit: Edit) -> tuple[str, list[Any]]:
-        """Return the assignments of a statement, and their values."""
+        """Return the SQL assignments of an UPDATE for *edit*, and the parameters' values."""
         assignments, values = list[str](), list[Any]()
         for name, value in row_of(edit.set).items():
             assignments.append(f"{_quoted(name)} = ?")
@@ -202,7 +202,7 @@ class Table:
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
             values += (minimum, minimum)
-        # To set a key rewrites its index, so do it only if nothing else changes.
+        # An UPDATE without a change sets the key to itself, which rewrites the key's index.
         return ", ".join(assignments) or f"{self._key[0]} = {self._key[0]}", values
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
@@ -223,13 +223,13 @@ class Table:
         return self._db.execute(statement, values).rowcount
 
     def _tests(self, where: Where) -> tuple[str, list[Any]]:
-        """Return the condition of rows that pass all tests, and its values."""
+        """Return the SQL condition of rows that pass *where*, and the values of its parameters."""
         values: list[Any] = []
         texts = [self._test(name, test, values) for name, test in where.items()]
         return " AND ".join(texts) or "TRUE", values
 
     def _test(self, name: str, test: Any, values: list[Any]) -> str:
-        """Return a test of a field, and append the value that it compares with to *values*."""
+        """Return the SQL condition for one test of a field; append its parameters to *values*."""
         match test:
             case Within(first, end):
                 bounds = ((">=", first), ("<", end))
@@ -250,11 +250,11 @@ class Table:
                 return f"({self._column(name)} IS NULL OR {other})"
             case Among(members):
                 if not members:
-                    # Unlike FALSE, this lets SQLite use the partial index of the column.
+                    # IN (NULL) instead of FALSE lets SQLite use the partial index of the column.
                     return f"{self._column(name)} IN (NULL)"
                 values += (member for member in members if not isinstance(member, int))
-                # Numbers are in the statement, so that it matches the condition of a partial
-                # index.
+                # Write numbers into the statement, so that SQLite finds the partial index with the
+                # same condition.
                 marks = (f"{member:d}" if isinstance(member, int) else "?" for member in members)
                 return f"{self._column(name)} IN ({', '.join(marks)})"
             case Unchanged(value):
@@ -273,7 +273,7 @@ class Table:
         return self._compared(name, "=", test, values)
 
     def _compared(self, name: str, comparison: str, value: Any, values: list[Any]) -> str:
-        """Return the comparison of a field, or of all or the first columns of a key."""
+        """Return the SQL comparison of a field, or of a key's columns or first columns."""
         if name == "_id" and len(self._key) > 1:
             row = row_of(dict(zip(self._key, value, strict=False)))
             values += row.values()
@@ -291,5 +291,5 @@ class Table:
 
 
 def _quoted(name: str) -> str:
-    # The name may be a keyword of SQL.
+    # Quote the name, because a field may have the name of an SQL keyword.
     return f'"{name}"'

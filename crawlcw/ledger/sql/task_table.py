@@ -1,4 +1,4 @@
-"""The tasks and results of the port in an SQL database."""
+"""The tables for the tasks and results of `port` in an SQL database."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
@@ -15,7 +15,7 @@ from crawlcw.ledger.sql.table import Index, Table
 from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model.task import Status
 
-#: Number of rows, and of characters of JSON, in one read of a walk.
+#: Number of rows, and of characters of JSON, after which a batch ends.
 ITEM_ROWS = 500
 ITEM_CHARACTERS = 1 << 20
 
@@ -44,7 +44,7 @@ class TaskTable(Table):
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
-        """See `port.Tasks.listed`: each status is read only up to the last examined task."""
+        """See `port.Tasks.listed`; for each status, read only as many rows as necessary."""
         time_condition, bounds = self._time_condition(where, cursor)
         other_tests = {n: test for n, test in where.items() if n not in ("status", "update_time")}
         condition, operands = self._tests(other_tests)
@@ -83,7 +83,7 @@ class TaskTable(Table):
         return number_of(self._db, f"SELECT count(*) FROM {subquery}", values)
 
     async def count_by_index(self, where: Where) -> int | None:
-        """See `port.Tasks.count_by_index`: only the index of statuses has times."""
+        """See `port.Tasks.count_by_index`; only the index of statuses can test times."""
         match sorted(where.keys() - {"status"}):
             case [] | ["update_time"]:
                 return await self.count(where, by=Path.STATUS)
@@ -97,28 +97,28 @@ class TaskTable(Table):
     def _chosen(
         self, where: Where, by: Path, cursor: Cursor | None = None
     ) -> tuple[str, list[Any]]:
-        """Return the clause for rows that pass after a cursor, and its values."""
+        """Return the FROM clause for rows after *cursor* that pass *where*, and its parameters."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
         time_condition, bounds = self._time_condition(where, cursor)
         return f"FROM {self._from(by)} WHERE {tests} AND {time_condition}", [*values, *bounds]
 
     def _time_condition(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
-        """Return the condition of the times after a cursor, and its values."""
+        """Return the SQL condition for times after *cursor* in *where*, and its parameters."""
         time_test = where.get("update_time", Within(None, None))
         if not isinstance(time_test, Within):
             return self._tests({"update_time": time_test})
         text, values = self._tests({"update_time": Within(time_test.first, None)})
-        # The end of a range excludes its own time: b"" is below all ids of this time.
+        # Use b"" as the id, which is below all ids, because a range excludes tasks at its end time.
         upper_bounds = [] if time_test.end is None else [(time_test.end, b"")]
         upper_bounds += [] if cursor is None else [(cursor.update_time, cursor.id)]
         if not upper_bounds:
             return text, values
-        # The index uses only one of two bounds: give it the nearer bound.
+        # Test only the nearer of two bounds, because the index can use only one bound.
         time, identity = min(upper_bounds)
         return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
-        """See `port.Tasks.change_all`: one statement for each task."""
+        """See `port.Tasks.change_all`; each task is changed by one statement."""
         changes, values = self._changes(edit)
         tests, operands = self._tests(where)
         self._db.begin()
@@ -181,7 +181,7 @@ class Results:
         return self._results(self._sql.versions, last_key)
 
     def _results(self, statement: str, last_id: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return the items of the next tasks; each task has all its items, from one commit."""
+        """Return items of the tasks after *last_id*; a batch ends with the last item of a task."""
         rows: list[ItemRow] = []
         characters = 0
         for row in self._db.stream(statement, (last_id,)):

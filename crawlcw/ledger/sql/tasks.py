@@ -1,4 +1,4 @@
-"""Add tasks, and read due tasks or the whole record of a task."""
+"""Add tasks, read due tasks, and read the whole record of a task."""
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from crawlcw.model.task import Record, Task
 
 
 class Tasks(Reopening):
-    """Adds tasks and reads them."""
+    """Adds tasks to an SQL ledger and reads tasks."""
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
@@ -44,8 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_unholdable(error)))
-        # Otherwise keep the order of their page, because workers claim tasks that are due now in
-        # this order.
+        # Sort by id only if rows are locked. SQLite keeps the order of the links on their page, in
+        # which workers then claim the tasks.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):
@@ -64,8 +64,8 @@ class Tasks(Reopening):
         if hosts is None:
             due = self._due(db, limit, now)
         else:
-            # Each host's tasks come in order and are read only as far as necessary, so a page
-            # costs its length and not the hosts' backlog.
+            # Merge the sorted due tasks of the hosts lazily, so that the time depends on *limit*,
+            # not on the number of due tasks.
             lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
         return [*map(documents.task, documents_of(READ, islice(due, limit)))]
@@ -99,7 +99,7 @@ class Tasks(Reopening):
         return await self._store.reader.run(self._get, task_id)
 
     def _get(self, db: Database, task_id: bytes) -> Record | None:
-        # Use one statement, so that the items belong to the status that it reads.
+        # Read the task and its items by one statement, so that they belong together.
         rows = db.execute(self._store.sql.get, (task_id,)).fetchall()
         if not rows:
             return None

@@ -1,6 +1,6 @@
-"""The unit of work: all tables of a ledger on one connection.
+"""The `port.Unit` of an SQL ledger, which has all tables of the ledger on one connection.
 
-It also has counts of tasks, from indexes alone, and raw rows for `doctor`.
+The module also counts tasks by indexes alone, and reads raw rows for `doctor`.
 """
 
 import json
@@ -20,12 +20,12 @@ from crawlcw.model.task import Status
 
 _LARGE_COLUMNS = frozenset({"body", "context", "data", "results"})
 _JSON_COLUMNS = frozenset({"options", "context", "data", "results"})
-#: The last millisecond of 9999.
+#: Last millisecond of the year 9999, since 1970.
 _LAST_MILLISECOND = 253_402_300_799_999
 
 
 def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
-    """Return the tables of one ledger on one connection."""
+    """Return all tables of one ledger on one connection."""
     tables, dialect = sql.tables, sql.tables.dialect
     ready_index, is_ready = f"INDEXED BY {tables.ready_index}", "AND ready_at IS NOT NULL"
     owner_index, is_owned = f"INDEXED BY {tables.owner_index}", "AND owner IS NOT NULL"
@@ -40,7 +40,7 @@ def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
         marker=Table(db, tables.marker, dialect, key=("spider",)),
         state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
-        # Releases need not be durable: if a power cut loses a release, the lease expires.
+        # Releases need not be durable, because a lease whose release was lost expires.
         host_leases=Table(db, tables.hosts, dialect, durable=False),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left_index}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
@@ -53,7 +53,7 @@ def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
 
 
 class Groups:
-    """Reads an index with the values and the statuses of all tasks, or of some."""
+    """Counts tasks by a common value, from indexes that have this value and the status."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
         self._db = db
@@ -65,13 +65,12 @@ class Groups:
             return _added_up(self._db.execute(self._sql.groups[dimension]))
         groups = _added_up(
             (code, status, number)
-            # Seek once for each code, because PostgreSQL would else read the JSON of every
-            # response.
+            # Seek once for each status code, because otherwise PostgreSQL would read the JSON of
+            # every response.
             for (code,) in descending(self._db, self._sql.next_response_status, {})
             for status, number in self._db.execute(self._sql.of_response_status, {"code": code})
         )
         (total_group,) = _added_up(self._db.execute(self._sql.count_done)) or [Group(value=None)]
-        # Done tasks without a response are all done tasks except the tasks with a response.
         no_value_group = Group(
             value=None,
             finished=total_group.finished - sum(group.finished for group in groups),
@@ -106,7 +105,7 @@ def _of_status(value: Any, status: Status, number: int) -> Group:
 
 
 class Raw:
-    """Rows whose values may have any type."""
+    """Reads rows as they are stored, whose values may have any type."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
         self._db = db
@@ -115,7 +114,7 @@ class Raw:
     async def read(
         self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
-        """See `port.Raw.read`; by positions, because ids may have a wrong type."""
+        """See `port.Raw.read`; read in the order of positions, because any id may be invalid."""
         columns, position = self._sql.raw[part]
         select, order = f"SELECT {position} AS row, {columns}", f"ORDER BY {position}"
         if wanted_ids is not None:
@@ -135,7 +134,7 @@ class Raw:
 
 
 def _document(row: Row) -> Document:
-    """Return a row as a document without nulls; values of wrong types are unchanged."""
+    """Return a row as a document without nulls; a value of a wrong type stays unchanged."""
     document = {name: value for name, value in dict(row).items() if value is not None}
     document["_id"] = document.pop("id")
     del document["row"]
@@ -143,7 +142,7 @@ def _document(row: Row) -> Document:
         if isinstance(document[name], int) and abs(document[name]) < _LAST_MILLISECOND:
             document[name] = moment(document[name])
     for name in _JSON_COLUMNS & document.keys():
-        # A value that cannot be decoded is shown unchanged.
+        # Keep a value that is not valid JSON unchanged.
         with suppress(TypeError, ValueError):
             document[name] = json.loads(document[name])
     return document

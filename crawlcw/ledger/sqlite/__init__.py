@@ -1,11 +1,11 @@
-"""The ledger in one SQLite file: for one machine, any number of processes, no server.
+"""The ledger in one SQLite file, for any number of processes on one machine, without a server.
 
-`transitions` decides each change of a task; these modules write it. Several spiders and use cases
-share a file: their tables have their names.
+Package `sql` has the facets of this ledger. Several spiders and use cases can share a file, because
+the name of a table contains the name of its spider or use case.
 
 The file is in WAL mode, so that readers and the one writer do not wait for each other. A
-transaction is fsynced if the contract says durable. A claim is not fsynced, because a claim that a
-power cut loses only repeats a fetch.
+transaction is fsynced if the `protocol` calls the operation durable. A claim is not fsynced,
+because a claim that is lost in a power cut only causes a second fetch.
 """
 
 from crawlcw.ledger.sqlite.ledger import SqliteLedger

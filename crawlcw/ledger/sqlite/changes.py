@@ -1,4 +1,4 @@
-"""Notifications of tasks that are added or made due, by polling whether the file was written."""
+"""Notify of tasks that were added or may be due again, by polling the file for writes."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ _POLL_EVERY = 0.25
 
 
 class Changes:
-    """Polls for writes of other connections."""
+    """Polls the file for writes of other connections."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -20,8 +20,8 @@ class Changes:
     async def watch(self) -> AsyncIterator[None]:
         """See `protocol.Changes.watch`.
 
-        SQLite sends no events, but it can say whether another connection has written anything,
-        without reading a table.
+        SQLite sends no notifications, but can tell whether another connection has written to the
+        file, without reading a table.
         """
         version: int | None = None
         while True:

@@ -1,8 +1,8 @@
-"""Connections to the file: work runs on a thread, in transactions, and is synced.
+"""Connections to an SQLite file, which run operations on a thread and sync durable commits.
 
 Every operation is one function on one worker thread and one transaction, because a switch to a
-thread costs more than a statement. A hundred claims take 0.2 ms this way, and 6-12 ms with a
-switch for each statement.
+thread costs more than a statement. A hundred claims take 0.2 ms; with a switch to a thread for each
+statement they would take 6-12 ms.
 """
 
 import os
@@ -58,27 +58,27 @@ MISCONFIGURED = {
 
 
 class Database(sqlite3.Connection):
-    """A connection that knows whether its last commits are synced, see `sql.database.Database`."""
+    """An open connection that knows whether its last durable commits are synced to the disk."""
 
     unsynced = False
     ledger_tables: Any = None
 
-    #: sqlite3 searches for the next row only when the caller reads it.
+    #: Execute is enough, because SQLite searches for a row only when the caller reads this row.
     stream = sqlite3.Connection.execute
 
     @contextmanager
     def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
         """See `sql.database.Database.transaction`."""
         if begun:
-            # Lock immediately, because a transaction that begins by reading cannot always continue
-            # to write.
+            # Lock the file immediately, because a transaction that begins with a read may later
+            # fail to write.
             self.execute("BEGIN IMMEDIATE")
         try:
             yield
             if self.in_transaction:
                 self.execute("COMMIT")
         except BaseException:
-            # On a full disk SQLite may have rolled the transaction back already.
+            # If the disk is full, SQLite may already have rolled back the transaction.
             if self.in_transaction:
                 self.execute("ROLLBACK")
             raise
@@ -97,23 +97,23 @@ class Database(sqlite3.Connection):
     def snapshot(self) -> AbstractContextManager[Any]:
         """See `sql.database.Database.snapshot`."""
         self.execute("BEGIN")
-        # At the end of the block sqlite3 ends the transaction.
+        # As a context manager, `sqlite3.Connection` ends the transaction at the end of the block.
         return self
 
 
 class Connection(database.Connection):
-    """A connection to the file."""
+    """A connection to the SQLite file of a ledger."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        # A spider may change the current folder.
+        # Use an absolute path, because a spider may change the current folder.
         self._file = path.absolute()
         self._identity: tuple[int, int] | None = None
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Numbers of the last committed and of the last synced durable transaction.
+        #: Numbers of the last durable transaction that was committed, and that was synced.
         self._committed = 0
         self._synced = 0
 
@@ -132,8 +132,8 @@ class Connection(database.Connection):
             with self._lock:
                 try:
                     db = self._db or self._opened()
-                    # SQLite continues to write into a deleted file, and everything that it writes
-                    # is lost when the process ends.
+                    # Check for a deleted file, because SQLite would continue to write into the
+                    # deleted file, and all these writes would be lost.
                     if _identity(self._file) != self._identity:
                         raise self._gone_error()
                     result = work(db, *args, **kwargs)
@@ -147,7 +147,7 @@ class Connection(database.Connection):
 
         result, committed = await to_thread.run_sync(locked, limiter=self._limiter)
         if self._synced < committed:
-            # Calls commit while other calls wait for their turn to sync, and one sync covers all
+            # While a call waits for this lock, other calls may commit, and one sync then covers all
             # commits.
             async with self._turn_to_sync:
                 if self._synced < committed:
@@ -158,18 +158,18 @@ class Connection(database.Connection):
         """Write all commits to the disk, so that they survive a power cut.
 
         `synchronous = FULL` syncs at each commit, but holds the file's only write lock meanwhile.
-        This sync makes no other process wait.
+        `_sync` lets other processes write meanwhile.
         """
-        # Read the number before the sync begins, because the sync may miss commits that come while
-        # it works.
+        # Read the number before the sync, because the sync may miss commits that come while it
+        # runs.
         committed = self._committed
         try:
             if self._wal is None:
-                # Ask SQLite for the name, because it knows the target of a link.
+                # Ask SQLite for the file's name, because SQLite has resolved symbolic links.
                 with self._lock:
                     (name,) = (self._db or self._opened()).execute(_FILE).fetchone()
                 file = Path(os.fsdecode(name))
-                # The file may be new, and then its entry in the folder must survive as well.
+                # Sync the folder too, because a new file's entry must survive a power cut.
                 _sync_folder(file.parent)
                 self._wal = os.open(f"{file}-wal", os.O_RDONLY)
             _sync_file(self._wal)
@@ -183,8 +183,8 @@ class Connection(database.Connection):
         if self._closed:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
         make_private(self._path)
-        # Otherwise SQLite would create a `-wal` and a `-shm`. In a read-only folder that fails.
-        # Beside a read-only file they are read-only too, and stay so when it becomes writable.
+        # Open a read-only file as immutable, because SQLite would otherwise create `-wal` and
+        # `-shm` files, which would stay read-only when the file becomes writable.
         is_immutable = is_still(self._path)
         name = f"file:{quote(bytes(self._file))}?immutable=1" if is_immutable else self._path
         db = sqlite3.connect(
@@ -223,7 +223,7 @@ class Connection(database.Connection):
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of a file; None: no file has this name."""
+    """Return the device and inode of a file, or None if no file has this name."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -240,7 +240,7 @@ def _sync_folder(path: Path) -> None:
 
 
 def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
-    """Return crawlcw's error for an error of `sqlite3`; only this function maps them."""
+    """Return crawlcw's error for an error of `sqlite3` or of the file system."""
     if isinstance(error, OSError):
         return LedgerConfigurationError(
             f"Cannot create the folder of the ledger {path}: {error.strerror}."
@@ -255,15 +255,15 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
 
 
 def enter_wal_mode(db: sqlite3.Connection) -> None:
-    """Switch the file to WAL, even if several processes are about to do it."""
+    """Switch the file to WAL mode, even if several processes try this at the same time."""
     deadline = time.monotonic() + _BUSY_TIMEOUT
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # Two processes that have read the old mode would wait for each other, so SQLite
-            # rejects one of them immediately, without its busy timeout.
+            # Try again, because if two processes switch at the same time, SQLite rejects one
+            # process immediately, without the busy timeout.
             is_busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() > deadline:
                 raise
@@ -271,5 +271,5 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
 
 
 def restrict_to_reading(db: sqlite3.Connection) -> None:
-    """Make the connection unable to write."""
+    """Let the connection only read from now on."""
     db.execute("PRAGMA query_only = ON")

@@ -1,7 +1,7 @@
-"""Access to the file: only for its user, because it contains requests and their secrets.
+"""Give only the file's owner access to the file, because requests contain secrets.
 
 crawlcw creates folders with mode 0700, and the file with 0600. SQLite gives the `-wal` and the
-`-shm` the file's mode. A folder that exists already does not change.
+`-shm` file the mode of the database file. The mode of an existing folder does not change.
 """
 
 import logging
@@ -17,26 +17,26 @@ _FILE = 0o600
 
 
 def make_private(path: Path) -> None:
-    """Create the file at *path* and its missing folders, only for their user.
+    """Create the file at *path* and missing folders, with access only for this user.
 
-    Raises `OSError` for a folder that cannot be created. If the file cannot be created, SQLite
-    reports why.
+    Raises `OSError` for a folder that cannot be created. If the file cannot be created,
+    `make_private` does nothing, because SQLite reports why.
     """
-    # `mkdir(parents=True)` gives its mode only to the last folder.
+    # Create each folder separately, because `mkdir(parents=True)` uses the mode only for the last.
     for folder in reversed((path.parent, *path.parent.parents)):
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)  # the error of mkdir names the obstacle
+        path.parent.mkdir(exist_ok=True)  # raises an error that names the obstacle
     with suppress(OSError):
-        # Do not open an existing file, because closing it would end the locks of another
-        # connection of this process. A link is followed.
+        # Do not open an existing file, because to close the file would end the locks of another
+        # connection in this process. `resolve` follows a symbolic link.
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE))
 
 
 def is_read_only(path: Path) -> bool:
     """Return whether this user may not change the existing file at *path*."""
-    # SQLite keeps its `-wal` and `-shm` in the file's folder, behind a link.
+    # Resolve a symbolic link, because SQLite creates `-wal` and `-shm` beside the link's target.
     file = path.resolve()
     return not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
@@ -44,8 +44,8 @@ def is_read_only(path: Path) -> bool:
 def is_still(path: Path) -> bool:
     """Return whether SQLite can read the file at *path* as immutable.
 
-    The file must be read-only, and not open in any process: SQLite removes the `-wal` when the last
-    process closes it.
+    The file must be read-only, and not open in any process. If a `-wal` file exists, a process has
+    the file open.
     """
     file = path.resolve()
     return (
@@ -56,9 +56,9 @@ def is_still(path: Path) -> bool:
 
 
 def shut_out_others(path: Path) -> None:
-    """Remove the access of all other users who may read the file.
+    """Remove the access of all other users to a file that every user may read.
 
-    A file that is open only to its group does not change, because its owner chose this mode.
+    A file that only its owner and group may read does not change; the owner chose this mode.
     """
     for file in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Examination of the file for `doctor`."""
+"""Examine the SQLite file for the command `doctor`."""
 
 import os
 import sqlite3
@@ -13,12 +13,12 @@ from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import MARKER, Tables, has_tasks, marker_of, names_in
 from crawlcw.ledger.sqlite.store import SqliteStore
 
-#: Number of damages of a file that are reported.
+#: Maximum number of damages of a file to report.
 _DAMAGES = 10
 
 
 class Inspection(examination.Inspection):
-    """The reads of `doctor`, the file included."""
+    """Reads the state of the file and the ledger for the command `doctor`."""
 
     _store: SqliteStore
 
@@ -36,10 +36,10 @@ class Inspection(examination.Inspection):
 
     def _journal_mode(self, db: sqlite3.Connection) -> str:
         if is_still(self._store.path):
-            # An immutable connection does not know the journal mode. In the header, 2 means WAL.
+            # An immutable connection does not know the journal mode; 2 in the header means WAL.
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
-        # Ask for the mode after a read, because until then a connection has the earlier mode.
+        # Ask after a read, because a connection that has read nothing reports an old mode.
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def _health(self, db: sqlite3.Connection) -> Health:
@@ -47,8 +47,8 @@ class Inspection(examination.Inspection):
         mode = self._journal_mode(db)
         if mode != "wal":
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
-        # Files that SQLite created beside a read-only file stay read-only when it is writable
-        # again.
+        # Check also the files that SQLite created, because beside a read-only file they were
+        # created read-only, and stay read-only when the file becomes writable.
         side_files = [
             self._store.path.with_name(f"{self._store.path.name}{end}") for end in ("-wal", "-shm")
         ]
@@ -60,7 +60,7 @@ class Inspection(examination.Inspection):
         violations += [
             Violation(kind=Kind.STORE_DAMAGED, detail=str(row[0]))
             for row in db.execute(f"PRAGMA quick_check({_DAMAGES})")
-            # A status that does not exist is reported with its task.
+            # Leave out a task with an unknown status, which the examination of tasks reports.
             if row[0] != "ok" and not row[0].startswith("CHECK constraint")
         ]
         return Health(
@@ -83,12 +83,12 @@ def _write_refusal(db: Database, path: Path) -> str | None:
 
 
 def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> Iterator[Violation]:
-    """Yield the tables and indexes that differ from those that `create` makes."""
+    """Yield missing tables and indexes, and those that differ from the statements in `create`."""
     if MARKER not in names_in(db) or marker_of(db, spider) is None:
         yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the number of its format is missing")
     texts = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
     for statement in tables.create:
-        # SQLite stores the text of a statement without `IF NOT EXISTS`.
+        # SQLite stores the text of a CREATE statement without the words `IF NOT EXISTS`.
         definition = statement.replace("IF NOT EXISTS ", "")
         name = definition.split('"')[1]
         if name not in texts:

@@ -1,4 +1,4 @@
-"""The ledger in an SQLite file: its facets on one store."""
+"""The ledger in an SQLite file, which consists of facets that share one store."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -44,10 +44,10 @@ class SqliteLedger(Facets):
         kind: LedgerKind | None = None,
         create: bool = True,
     ) -> Self:
-        """Return the ledger of *name* in the file at *path*; create both if they do not exist.
+        """Return the ledger of *name* in the file at *path*; create a missing file or ledger.
 
-        *kind* says whether the tasks are a use case's or a spider's; None: as recorded, or a
-        spider's. Without *create* it raises `UnknownNameError` for a missing name. Raises
+        *kind* says whether the tasks are a use case's or a spider's; None means the recorded kind,
+        or a spider's. Without *create*, `open` raises `UnknownNameError` for a missing name. Raises
         `LedgerConfigurationError` for a file that is not a ledger of this kind.
         """
         async with cls._opening(path, name, clock) as ledger:
@@ -56,10 +56,10 @@ class SqliteLedger(Facets):
 
     @classmethod
     async def open_temporary(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
-        """Return a new temporary ledger of *name*, deleted when it is closed.
+        """Return a new temporary ledger of *name*, which `close` deletes.
 
-        It is a file in the system's temporary folder, because a connection could not read a
-        database in memory while another connection writes.
+        The ledger is a file in the system's temporary folder. A database in memory would not do,
+        because one connection could not read while another connection writes.
         """
         folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
         ledger = await cls.open(folder / "ledger.db", name, kind=kind)
@@ -75,11 +75,10 @@ class SqliteLedger(Facets):
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Return the ledger of *name* in the file at *path* unchanged, for inspection.
+        """Return the ledger of *name* in the file at *path* for inspection; change nothing.
 
-        Nothing is created or switched; *kind* as for `open`. Raises
-        `LedgerConfigurationError` for a file that is not a ledger, or a ledger of another format or
-        kind.
+        *kind* is as for `open`. Raises `LedgerConfigurationError` for a file that is not a ledger,
+        or a ledger of another format or kind.
         """
         async with cls._opening(path, name, clock) as ledger:
             store = ledger.store
@@ -91,14 +90,14 @@ class SqliteLedger(Facets):
     async def _opening(
         cls, path: str | Path, name: str, clock: Callable[[], datetime] | None
     ) -> AsyncIterator[Self]:
-        """Yield the ledger, whose clock continues from the latest time; close it on an error."""
+        """Yield the ledger, then set its clock to the latest recorded time; on errors, close it."""
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
             yield ledger
             await store.reader.run(restrict_to_reading)
-            # If the machine's clock was set back meanwhile, due tasks would wait.
+            # If the machine's clock was set back, due tasks would otherwise wait.
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():
@@ -124,7 +123,7 @@ class SqliteLedger(Facets):
 
 
 def _latest(db: Database, tables: Tables, name: str) -> datetime:
-    """Return the latest time that a worker has recorded."""
+    """Return the latest time that a worker has recorded in the ledger."""
     if f"{name}.workers" not in names_in(db):
         return EPOCH
     latest = f"SELECT max(max(heartbeat, coalesce(left_at, 0))) FROM {tables.workers}"  # noqa: S608 - a quoted name

@@ -1,7 +1,7 @@
-"""Notes about the tables of each name: their format, their kind, their policy.
+"""The marker table of an SQLite file, with the format, kind and notes of each ledger.
 
-There is one row for each spider or use case in the file. A row has no kind until a process opens
-the name as a spider or a use case: a read of a misspelt or unused name decides nothing.
+The table has one row for each spider or use case in the file. A row has no kind until a process
+opens the name as a spider or a use case; mere reads decide nothing.
 """
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
@@ -19,13 +19,13 @@ from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.ledger.sqlite.connection import MISCONFIGURED, Connection, Database, enter_wal_mode
 
-#: The table that notes the kind and version of each name's tables.
+#: Name of the table that records the kind and format version of each ledger in the file.
 MARKER = "crawlcw.schema"
 _TABLE = quoted(MARKER)
 
 
 class Tables(schema.Tables):
-    """The tables of one spider or use case; their names contain its name."""
+    """The tables of one spider or use case, whose names contain the ledger's name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -33,39 +33,39 @@ class Tables(schema.Tables):
             index=lambda part: quoted(f"{name}.{part}"),
             marker=quoted(MARKER),
         )
-        #: Names of the tables and indexes.
+        #: Names of the ledger's tables and indexes.
         self.names = {statement.split('"')[1] for statement in self.create}
 
 
 def prepare(
     db: Database, tables: Tables, name: str, path: Path, *, kind: LedgerKind | None, create: bool
 ) -> LedgerKind:
-    """Create the tables of *name*; raise if the file is not a ledger.
+    """Create the tables of *name*; raise an error if the file is not a ledger.
 
-    *kind* is the expected kind of the tasks; None: any. Return the recorded kind. Without
-    *create* it raises `UnknownNameError` for a name without tables.
+    *kind* is the expected kind of the tasks; None accepts any kind. Return the recorded kind.
+    Without *create*, `prepare` raises `UnknownNameError` for a name without tables.
     """
     if path.exists() and not os.access(path, os.W_OK):
         raise LedgerConfigurationError(
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
         )
-    # Check the file before any change, because the WAL mode is written into it.
+    # Check the file before `enter_wal_mode`, which writes into the file.
     recorded_kind = check_marker(db, name, path, kind=kind)
     names = names_in(db)
     if not create and name not in names:
         raise UnknownNameError(name)
     enter_wal_mode(db)
-    # SQLite syncs when it copies the WAL into the file; otherwise the connection itself does.
+    # Let SQLite sync only when it copies the WAL into the file, because `Connection` syncs the WAL.
     db.execute("PRAGMA synchronous = NORMAL")
-    # A statement on many rows may have to be undone alone, and by default SQLite writes its undo
-    # log to a separate file.
+    # Keep undo logs in memory, because by default SQLite writes the undo log of a statement on many
+    # rows to a separate file.
     db.execute("PRAGMA temp_store = MEMORY")
     marker = None if create else marker_of(db, name)
     if marker is not None and tables.names <= names:
-        # Do not use a transaction: it would wait for processes that write, and a reader needs none.
+        # Begin no transaction, which would wait for other writers although nothing changes.
         return recorded_kind
     with db.transaction(durable=True):
-        # The marker ignores case, because for SQLite "Books" and "books" are the same table.
+        # Ignore the case of names, because for SQLite "Books" and "books" are the same table.
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_TABLE} "
             "(spider TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, version INTEGER NOT NULL, "
@@ -80,14 +80,14 @@ def prepare(
             parameters,
         )
         if name not in names_in(db):
-            # The tasks were dropped, so the notes about them are invalid.
+            # Someone dropped the table of tasks, so the recorded notes about tasks are invalid.
             db.execute(
                 f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", parameters
             )
         for statement in tables.create:
             db.execute(statement)
-        # Another process may have created the tables meanwhile; if they are not as expected, undo
-        # everything.
+        # Another process may have created the tables meanwhile. If the kind or format differs,
+        # `check_marker` raises, which rolls back the transaction.
         return check_marker(db, name, path, kind=kind)
 
 
@@ -98,9 +98,9 @@ def check_marker(
     *,
     kind: LedgerKind | None,
 ) -> LedgerKind:
-    """Raise an error if the file is another program's, or *name* has a different format or kind.
+    """Raise an error if the file is another program's, or *name* has another format or kind.
 
-    Return the kind of the tables.
+    Return the kind of the ledger *name*.
     """
     names = names_in(db)
     if names and MARKER not in names:
@@ -124,23 +124,23 @@ def check_marker(
 
 
 def names_in(db: sqlite3.Connection) -> set[str]:
-    """Return the tables and indexes in the file, of all names."""
+    """Return the names of all tables and indexes in the file."""
     return {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
 
 
 def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
-    """Return the notes about the tables of *name*, if there are any."""
+    """Return the row of the marker table for the ledger *name*, or None."""
     row = db.execute(f"SELECT * FROM {_TABLE} WHERE spider = ?", (name,)).fetchone()
     return None if row is None else dict(row)
 
 
 def forget(db: Database, name: str) -> None:
-    """Delete the notes about the dropped tables of *name*."""
+    """Delete the row of the marker table for the dropped ledger *name*."""
     db.execute(f"DELETE FROM {_TABLE} WHERE spider = ?", (name,))
 
 
 async def recorded_names(path: Path) -> list[str]:
-    """Return the names in order; raises `LedgerConfigurationError` for a file that is no ledger."""
+    """Return the sorted names of the spiders and use cases that have tasks in the file."""
     return await once(Connection(path), _recorded)
 
 
@@ -152,7 +152,7 @@ def _recorded(db: sqlite3.Connection) -> list[str]:
 
 
 def has_tasks(db: sqlite3.Connection, name: str) -> bool:
-    """Return whether the tables of *name* exist, and contain a task."""
+    """Return whether the ledger *name* exists and has any task."""
     if name not in names_in(db):
         return False
     return db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 1").fetchone() is not None

@@ -1,4 +1,4 @@
-"""SQLite connections and time of a ledger."""
+"""The connections of a ledger to an SQLite file, and the ledger's clock."""
 
 import shutil
 from collections.abc import Callable
@@ -20,11 +20,11 @@ class SqliteStore(SqlStore):
 
     tables: Tables
 
-    #: Folder of a temporary ledger's file, deleted when the ledger is closed.
+    #: Folder of a temporary ledger's file, which `close` deletes.
     temporary_folder: Path | None = None
 
     def __init__(self, path: Path, name: str, *, clock: Callable[[], datetime]) -> None:
-        """Use *clock*, this machine's time, which all processes on the file share."""
+        """Use *clock*, the time of this machine, on which all processes of the file run."""
         self.path = path
         super().__init__(
             name,
@@ -38,17 +38,16 @@ class SqliteStore(SqlStore):
     async def prepare(self, *, kind: LedgerKind | None, create: bool = True) -> None:
         """Create missing tables and indexes, and check existing tables; see `marker.prepare`.
 
-        Removes other users' access to the file.
+        `prepare` also removes other users' access to the file.
         """
         self.kind = await self.writer.run(
             prepare, self.tables, self.name, self.path, kind=kind, create=create
         )
-        # Change the mode only after the check, because until then the file may be another
-        # program's.
+        # Change the file's mode only after the check, because the file could be another program's.
         shut_out_others(self.path)
 
     async def drop(self) -> None:
-        """See `port.Store.drop`: in one transaction, so that it deletes all tables, or none."""
+        """See `port.Store.drop`; one transaction deletes all tables or none."""
 
         def drop(db: Database) -> None:
             with db.transaction(durable=True):
@@ -59,7 +58,7 @@ class SqliteStore(SqlStore):
         await self.writer.run(drop)
 
     async def close(self) -> None:
-        """See `Ledger.close`; a temporary ledger is deleted."""
+        """See `Ledger.close`; a temporary ledger's file is deleted."""
         await super().close()
         if self.temporary_folder is not None:
             await to_thread.run_sync(
