@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Names by module, imported at the first access: otherwise every command, even `--help`,
-#: would load the whole crawler.
+#: Public names by module. A module is imported at the first access to a name, so that `--help` does
+#: not load the whole crawler.
 _EXPORTS = {
     "crawlcw.api.attempt": ("Attempt", "Downloader", "Layer", "Next"),
     "crawlcw.api.host_limits": ("Limit",),

@@ -18,14 +18,15 @@ Statuses = int | str | Iterable[int | str]
 
 #: A token of RFC 9110, section 5.6.2: the name of a header, or of a cookie.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-#: RFC 9110, section 5.5: no control character except the tab, and only characters of UTF-8.
+#: A header value (RFC 9110, section 5.5): only characters of UTF-8, no control character except the
+#: tab.
 _HEADER = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*\Z")
-#: RFC 6265, section 4.1.1; spaces and commas are also allowed, as in browsers.
+#: A cookie's value (RFC 6265, section 4.1.1); spaces and commas are also allowed, as in browsers.
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
 
 
 def options(values: Iterable[Any]) -> RequestOptions:
-    """Return a request's options; *values* are its arguments in the order of `OPTIONS`.
+    """Return a request's options; *values* are the request's arguments in the order of `OPTIONS`.
 
     Raises `SpiderError`.
     """
@@ -40,7 +41,7 @@ def options(values: Iterable[Any]) -> RequestOptions:
 
 
 def headers(fields: object, *, of: str = "Request(headers=...)") -> tuple[tuple[str, str], ...]:
-    """Return header fields as pairs of text; a number becomes text. Raises `SpiderError`."""
+    """Return header fields as pairs of texts; a number becomes text. Raises `SpiderError`."""
     pairs = _pairs("headers", fields)
     for name, value in pairs:
         # The message omits the value, which may be a secret.

@@ -1,11 +1,11 @@
 """Define an attempt at a request, and the layers between the request and the server.
 
-An attempt holds the data that its layers share: the purpose, the session, the proxy, the
-deadline, the memory, and the resources to close at its end.
+The layers of an attempt share its purpose, session, proxy, deadline, memory, and the resources that
+the attempt closes at its end.
 
-Users add layers in two places: the spider's `layers` and the setting `layers`. The setting
-names each as `package.module:Layer`, or by its entry point in the group `crawlcw.layers`. A
-crawl uses no layer of an installed package unless the spider or the setting names it.
+Users add layers by the spider's attribute `layers` and by the setting `layers`. The setting names a
+layer as `package.module:Layer`, or by its entry point in the group `crawlcw.layers`. A crawl uses
+no layer of an installed package unless the spider or the setting names it.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ LAYER_GROUP = "crawlcw.layers"
 class Purpose(StrEnum):
     """The reason for a request."""
 
-    PAGE = "page"  #: for a page: a task of the spider, or a check whether a session is logged in
+    PAGE = "page"  #: for a page of the spider, or to check whether a session is logged in
     ROBOTS = "robots"  #: for the robots.txt of an origin
     LOGIN = "login"  #: from the spider's `login`
-    PROBE = "probe"  #: to test whether a server answers at all
+    PROBE = "probe"  #: to test whether a server responds
 
 
 @dataclass(slots=True, eq=False)
 class Deadline:
     """The deadline of an attempt, which counts only the time spent waiting for servers.
 
-    As a context manager it pauses the deadline within the block; blocks may overlap.
+    Its `with` block pauses the deadline; `with` blocks may overlap.
     """
 
-    timeout: asyncio.Timeout | None = None  #: cancels the attempt; None: nothing cancels it
+    timeout: asyncio.Timeout | None = None  #: cancels the attempt, if any
     _pauses: int = field(default=0, init=False)
     _paused: float = field(default=0.0, init=False)
     _end: float | None = field(default=None, init=False)
@@ -61,7 +61,7 @@ class Deadline:
                 self.timeout.reschedule(None)
 
     def resume(self) -> None:
-        """End one pause; the time counts again when all pauses have ended."""
+        """End one `pause`; the deadline runs again when all pauses have ended."""
         self._pauses -= 1
         if not self._pauses and self._end is not None and self.timeout is not None:
             self.timeout.reschedule(self._end + asyncio.get_running_loop().time() - self._paused)
@@ -98,11 +98,11 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A session as one attempt uses it: its state in the ledger, and its cookies in memory."""
+    """A session for one attempt: its state from the ledger, and its cookies in memory."""
 
     identity: Identity
     jar: Jar | None  #: None: cookies are ignored
-    proxy: Proxy | None = None  #: its own proxy, for all its requests; None: it has no own proxy
+    proxy: Proxy | None = None  #: the session's own proxy, if any
 
     @property
     def may_be_banned(self) -> bool:
@@ -110,7 +110,7 @@ class Session:
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
-        """Return the session as the callback sees it."""
+        """Return the session for `Response.session` of a callback."""
         return PageSession(self.identity.name, frozen(self.identity.data))
 
 
@@ -124,33 +124,33 @@ class LoggedOutError(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """One attempt at a request; as a context manager it closes its resources.
+    """One attempt at a request; the end of its `async with` block closes its resources.
 
-    A layer may read `request`, `purpose`, `session` and `proxy`. Everything else is internal.
+    A layer may read `request`, `purpose`, `session` and `proxy`. All other fields are internal.
     """
 
-    request: Request  #: the original request, unchanged by redirects and layers
+    request: Request  #: the request before any redirect or layer
     purpose: Purpose = Purpose.PAGE
     session: Session | None = None
-    proxy: Proxy | None = None  #: the proxy of the last exchange; None: no proxy
-    kept_proxy: Proxy | None = None  #: the proxy chosen for all exchanges
+    proxy: Proxy | None = None  #: the last exchange's proxy
+    kept_proxy: Proxy | None = None  #: the proxy of all exchanges
     deadline: Deadline = field(default_factory=Deadline)
     redirects: list[Response] = field(default_factory=list)  #: followed redirects, in order
-    url: str = ""  #: the current hop's URL, without changes by hooks and layers
-    #: Whether to follow a redirect within the attempt; None: follow all.
+    url: str = ""  #: the current hop's URL before hooks and layers change the URL
+    #: Returns whether to follow a redirect within the attempt; if it is None, follow all redirects.
     follows: Callable[[str], bool] | None = None
     is_conditional: bool = False  #: whether a 304 means that the page is unchanged
-    #: Decides whether to save a file, from a response with the first bytes of its body.
+    #: Returns whether to save a response to a file; the response has the first bytes of its body.
     accepts_file: Callable[[Response], bool] | None = None
-    exchanges: list[Any] | None = None  #: exchanges for the WARC files; None: do not record
-    cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
-    #: Whether the first body of this attempt may wait for memory. False if a page that holds memory
-    #: waits for this attempt, because then both could wait for ever.
+    exchanges: list[Any] | None = None  #: to write to WARC files
+    cleanup: AsyncExitStack | None = None  #: resources to close
+    #: Whether the first body of this attempt may wait for memory. It is False if a page that holds
+    #: memory waits for this attempt, because then both could wait for ever.
     may_wait: bool = True
-    #: Memory of bodies to free when the attempt ends; None: free each body after its exchange.
+    #: Memory of bodies to free at the attempt's end; if it is None, free a body after its exchange.
     memory: list[Share] | None = None
-    slot: Callable[[], None] | None = None  #: frees its slot; None: it holds no slot
-    slot_host: str = ""  #: the host of that slot
+    slot: Callable[[], None] | None = None  #: frees the held slot
+    slot_host: str = ""  #: the slot's host
 
     @property
     def waits_for_memory(self) -> bool:
@@ -158,7 +158,7 @@ class Attempt:
         return self.may_wait and not self.memory
 
     def keep(self, share: Share) -> None:
-        """Hold *share* until the attempt ends; free it now if `memory` is None."""
+        """Hold *share* until the attempt ends; free *share* now if `memory` is None."""
         if self.memory is None:
             share.shrink(0)
         else:
@@ -176,7 +176,7 @@ class Attempt:
 
     async def __aexit__(self, *raised: Any) -> None:
         shares, self.memory = self.memory or (), None
-        # Bound to this attempt: the cycle would stay in memory until the next garbage collection.
+        # Break the reference cycle, which would stay in memory until the next garbage collection.
         self.follows = None
         try:
             if self.cleanup is not None:
@@ -192,18 +192,16 @@ class Downloader(Protocol):
     """Fetches pages from servers."""
 
     async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the response to *request* sent to *url*, its body decoded and bounded.
+        """Send *request* to *url*, and return the response with its decoded and bounded body.
 
         - *url* is the request's own URL, or the target of a redirect.
-        - Redirects are returned, not followed; their `location` header comes from
-          its raw bytes.
-        - A body over the limit is cut, and `truncated` says so.
-        - Every status is a response.
+        - A redirect is returned, not followed; its `location` header comes from its raw bytes.
+        - A body over the limit is cut, and `truncated` is then true.
+        - A response of any status is returned.
         - The body of a request with `options.save_to` may be streamed to
           `Response.file`; the crawl saves a body that is returned in memory.
 
-        Raises `FetchError` for every failure, and no other error; cancellation
-        passes through.
+        Raises `FetchError` for every failure, and no other error; cancellation passes through.
         """
 
     async def close(self) -> None:
@@ -211,7 +209,7 @@ class Downloader(Protocol):
 
 
 class Next(Protocol):
-    """Passes a request to the inner layers, and then to the server."""
+    """A function that passes a request to the inner layers, and then to the server."""
 
     def __call__(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
         """Return the response to *request*; raises `FetchError`."""
@@ -222,18 +220,18 @@ class Layer(Protocol):
 
     A user's layer is an object with `async def __call__`, or an `async` function.
 
-    - By default it is called for the requests of pages. With the attribute `wire = True`
-      it is also called for robots.txt and logins, and it sees the secrets that are sent.
-    - Its own time does not count for the page's `timeout`; it may take `callback_timeout`.
-    - `FetchError` ends the attempt, and `Defer` defers the page. Any other error fails the
-      page as `parse-error`.
+    - By default a layer is called for the requests of pages. A layer with the attribute `wire =
+      True` is also called for robots.txt and logins, and sees the secrets that are sent.
+    - A layer may take `callback_timeout`; this time does not count for the page's `timeout`.
+    - `FetchError` ends the attempt, and `Defer` defers the page. Any other error of a layer fails
+      the page as `parse-error`.
     """
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the response to *request*, usually the one that *call_next* returns.
+        """Return the response to *request*, usually the response that *call_next* returns.
 
-        *call_next* takes the attempt and a request to the same origin. A layer may call it
-        again: a repeated call waits for the previous one to end, and for the host's delay.
+        *call_next* takes the attempt and a request to the same origin. A layer may call *call_next*
+        again; a repeated call waits for the end of the previous call, and for the host's delay.
         """
 
 
@@ -250,8 +248,8 @@ def copied(
 ) -> Request:
     """Return a copy of *request* for one exchange, with all of its options.
 
-    *url* is the address of the exchange, by default the request's own; *more_headers* are sent
-    after the request's own.
+    *url* is the address of the exchange, by default the URL of *request*; *more_headers* follow the
+    headers of *request*.
     """
     copy = request.retargeted(
         request.url if url is None else url,
@@ -264,7 +262,7 @@ def copied(
 
 
 def replaced(response: Response, **changes: Any) -> Response:
-    """Return a copy of *response* with *changes*: the crawl never changes a response in place."""
+    """Return a copy of *response* with *changes*; the crawl never changes a response in place."""
     copy = object.__new__(type(response))
     vars(copy).update(vars(response), **changes)
     return copy
@@ -297,7 +295,7 @@ def _loaded_layer(name: str) -> Layer:
             for attribute_name in attribute.split("."):
                 target = getattr(target, attribute_name)
         else:
-            # Import it in this function: the import takes 8 ms, and few crawls name an entry point.
+            # Import `entry_points` late, because the import takes 8 ms and few crawls need it.
             from importlib.metadata import entry_points
 
             entry_point_by_name = {
@@ -322,7 +320,7 @@ def _loaded_layer(name: str) -> Layer:
 
 
 def _layer_refusal(layer: Any) -> str | None:
-    """Return why *layer* is not a layer; None if it may be one."""
+    """Return why *layer* is not a layer; None if *layer* may be a layer."""
     signature = "`async def __call__(self, attempt, request, call_next)`"
     if isinstance(layer, type):
         return f"{layer.__name__} is a class: write {layer.__name__}()"

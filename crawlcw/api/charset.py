@@ -1,14 +1,14 @@
 """Choose a page's encoding as browsers do, and decode its bytes.
 
-The order is that of the WHATWG encoding and HTML standards: byte order mark,
-Content-Type, the first <meta> that names an encoding, then UTF-8 if the bytes are valid
-UTF-8, else windows-1252. Only in HTML a <meta> counts, and only HTML and XML have an
-XML declaration. JSON is UTF-8 whenever its bytes are (RFC 8259, section 8.1).
+The encoding comes from the first of these sources, as in the WHATWG standards: byte order mark,
+Content-Type, the first <meta> that names an encoding, UTF-8 if the bytes are valid UTF-8, else
+windows-1252. A <meta> counts only in HTML, and an XML declaration only in HTML and XML. JSON with
+valid UTF-8 bytes is UTF-8 (RFC 8259, section 8.1).
 
 An encoding has the standard's name, in lower case, and is decoded by the standard's tables.
-Python's codecs differ: its `euc_jp` lacks the characters of NEC and IBM, which most Japanese
-pages have. Encodings that only Python knows (`punycode`, `unicode_escape`) may be slow enough
-to block the crawl. `python_name` returns the nearest codec, for users.
+Python's codecs differ from the standard: `euc_jp` lacks the characters of NEC and IBM, which most
+Japanese pages have. Encodings that only Python knows (`punycode`, `unicode_escape`) may be slow
+enough to block the crawl. `python_name` returns the nearest codec, for users.
 """
 
 import codecs
@@ -23,7 +23,7 @@ from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 
 #: Number of bytes that a browser searches for a <meta> before it begins to parse.
 _PREFIX = 1024
-#: Number of bytes to search for a later <meta>, at which a browser parses the page again.
+#: Number of bytes to search for a later <meta> that makes a browser parse the page again.
 _LATEST = 1 << 20
 
 _BOMS = (
@@ -31,23 +31,23 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16le"),
     (codecs.BOM_UTF16_BE, "utf-16be"),
 )
-#: In all other encodings the byte of `<` always means `<`. Any other byte below 128 is its ASCII
-#: character, or the last byte of a multi-byte character.
+#: Encodings in which the byte of `<` may mean another character. In all other encodings, a byte
+#: below 128 is its ASCII character, or the last byte of a multi-byte character.
 WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacement"})
-#: In all other encodings each byte is a character.
+#: Encodings in which a character may have several bytes.
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
     *("utf-8", "gbk", "gb18030", "big5", "euc-jp", "shift_jis", "euc-kr")
 }
 #: A longer text without the end of a tag or line is cut at any byte, because it could fill the
 #: memory.
 _LONGEST_RUN = 1 << 20
-#: The standard decodes GBK as GB 18030, which has more characters. Python has no codec for
-#: `replacement` and `x-user-defined`.
+#: Python's codecs for three encodings of the standard. The standard decodes GBK as GB 18030; Python
+#: has no codec for `replacement` and `x-user-defined`.
 _NEAREST = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
-#: Labels that mean a different encoding in a <meta> or an XML declaration: the label was readable
-#: as ASCII, so the page cannot be UTF-16.
+#: Labels that mean a different encoding in a <meta> or an XML declaration, because a page whose
+#: label is readable as ASCII cannot be UTF-16.
 _IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252"}
-#: ISO-2022-JP contains this byte; all of its bytes are below 128, so it is also valid UTF-8.
+#: The escape byte of ISO-2022-JP, whose bytes are all below 128 and so are also valid UTF-8.
 _ESCAPE = b"\x1b"
 _LONGEST_LABEL = 40
 #: A parameter of a Content-Type; a quoted value may contain text that looks like parameters.
@@ -57,24 +57,24 @@ _PARAMETER = re.compile(
 #: One value of a Content-Type that was sent more than once: its type, and its parameters.
 _VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
 _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
-#: A body of one of these types, or without a type, may be a page.
+#: Content types of bodies that may be HTML, like a body without a type.
 _HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
-#: "Prescan a byte stream to determine its encoding": it reads tags also in the text of scripts.
+#: The standard's "prescan a byte stream to determine its encoding" also reads tags in scripts.
 _PRESCAN = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
-#: Finds a <meta> as a parser does: unlike `_PRESCAN` it skips the text of scripts.
+#: This pattern finds a <meta> as a parser does; unlike `_PRESCAN` it skips the text of scripts.
 _SCAN = re.compile(b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
 )
-#: "Extract a character encoding from a meta element".
+#: The standard's "extract a character encoding from a meta element".
 _IN_CONTENT = re.compile(rb"charset\s*+=\s*+(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']*))", re.IGNORECASE)
 _XML = re.compile(rb"\s*+<\?xml(?=\s)[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)", re.IGNORECASE)
 
 
 def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> str:
-    """Return the name of the encoding of *body*; with *is_xml* it is XML despite its type."""
+    """Return the name of the encoding of *body*, which *is_xml* declares to be XML."""
     for mark, name in _BOMS:
         if body.startswith(mark):
             return name
@@ -91,26 +91,26 @@ def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> st
     try:
         body.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A body that was cut inside a character is UTF-8 if it has other non-ASCII characters.
+        # A body that was cut inside of a character is UTF-8 if its valid part is not ASCII.
         is_cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
         is_utf8 = is_cut and not body[: error.start].isascii()
     if is_utf8 and kind == "json":
         return "utf-8"
-    # Bytes that are valid UTF-8 are UTF-8, whatever a <meta> declares, except ISO-2022-JP.
+    # A body of valid UTF-8 bytes is UTF-8 or ISO-2022-JP, whatever a <meta> declares.
     if kind in ("html", "xml") and (not is_utf8 or _ESCAPE in body):
         declared = _of_metas(_SCAN, body[:_LATEST])
     return declared or ("utf-8" if is_utf8 else "windows-1252")
 
 
-#: Longer attributes of a <meta> are not cached.
+#: Maximum length of the attributes of a <meta> in the cache.
 _SHORT_META = 200
 
 
 @lru_cache(256)
 def named(label: str) -> str | None:
-    """Return the name of the encoding that browsers mean by *label*, or None if it is unknown.
+    """Return the name of the encoding that browsers mean by *label*, None for an unknown *label*.
 
-    The labels of the web are known, and also the names of `python_name`.
+    The function knows the labels of the web, and also the names that `python_name` returns.
     """
     if not label.isascii() or len(label) > _LONGEST_LABEL:
         return None
@@ -139,7 +139,7 @@ def decode(body: bytes, encoding: str) -> str:
 
 
 def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
-    """Yield a body that comes in *pieces* as text."""
+    """Decode a body that comes in *pieces*, and yield its text."""
     if encoding.startswith("utf-"):
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         yield from map(decoder.decode, pieces)
@@ -160,7 +160,7 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 @cache
 def _table(encoding: str) -> str | None:
-    """Return the characters of the 256 bytes: Python decodes several times as fast by a table."""
+    """Return a table of all 256 bytes, with which Python decodes several times as fast."""
     if encoding in _MULTI_BYTE:
         return None
     return endec.decode(bytes(range(256)), encoding, "replace", bom="ignore")
@@ -169,8 +169,8 @@ def _table(encoding: str) -> str | None:
 def content_type(header: str) -> str:
     """Return the type that browsers choose from a Content-Type with several values.
 
-    The last valid value counts (Fetch, "extract a MIME type"). If it has no charset, it gets the
-    charset of an earlier value of the same type.
+    The last valid value counts (Fetch, "extract a MIME type"). If the last value has no charset,
+    the charset of an earlier value of the same type counts.
     """
     choice = essence = charset = ""
     for match in _VALUE.finditer(header):

@@ -28,7 +28,7 @@ _COMMA_OR_TEXT = re.compile(_TEXT + r"|,(?=\s*+[}\]])", re.DOTALL)
 
 
 class Metas(dict[str, str]):
-    """The content of a page's <meta>s by name; the `KeyError` of a missing name gives a hint."""
+    """The content of a page's <meta>s by name; the `KeyError` for a missing name gives a hint."""
 
     def __missing__(self, name: str) -> str:
         raise KeyError(
@@ -38,9 +38,9 @@ class Metas(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """The trees of one page that a crawl has made or refused before the callback."""
+    """The parsed trees of one page that a crawl has made or refused before the callback."""
 
-    tree: LexborHTMLParser | None = None  #: None: `Document.tree` makes it at the first access
+    tree: LexborHTMLParser | None = None  #: if made already
     refusal: ParseRefusedError | None = None  #: why the page has no tree
     selector: "Selector | None" = None
     selector_refusal: ParseRefusedError | None = None
@@ -53,10 +53,10 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
-    #: The trees that the crawl has made before the callback; None: it has not checked the page.
+    #: The trees that the crawl has made before the callback; None if the crawl made none.
     trees: Trees | None = None
     _chosen_charset: str | None = None
-    _plain_body: bytes | None = None  #: the body, once `source` has found that it is unchanged
+    _plain_body: bytes | None = None  #: the body, if it needs no change
 
     @property
     def size(self) -> int:
@@ -65,11 +65,11 @@ class Document:
 
     @property
     def encoding(self) -> str:
-        """The encoding of the body, as a browser would choose it, by the name of Python's codec.
+        """The name of Python's codec for the encoding that a browser would choose for the body.
 
-        `text` and links use the tables of browsers, which have more characters than the codec.
-        Set it if the page declares a wrong encoding: text, trees and links are then made again.
-        Setting it raises `ValueError` for an encoding that browsers do not know.
+        `text` and links use the tables of browsers, which have more characters than the codec. Set
+        `encoding` if the page declares a wrong encoding; text, trees and links are then made again.
+        Setting `encoding` raises `ValueError` for an encoding that browsers do not know.
         """
         return charset.python_name(self._charset)
 
@@ -84,26 +84,26 @@ class Document:
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
-        # The crawl made these trees from text in the old encoding.
+        # Drop the trees, because the crawl made them from text in the old encoding.
         self.trees = None
 
     @property
     def _charset(self) -> str:
-        """The encoding by the name that `charset.choose` returns."""
+        """The standard's name of the encoding, as `charset.choose` returns it."""
         if self._chosen_charset is None:
             self._chosen_charset = charset.choose(self.headers.get("content-type"), self.body)
         return self._chosen_charset
 
     @cached_property
     def text(self) -> str:
-        """The body as text, with U+FFFD for bytes that are invalid in its encoding."""
+        """The body as text, with U+FFFD for bytes that are invalid in the body's encoding."""
         return charset.decode(self.body, self._charset)
 
     def json(self) -> Any:
         """Return the body as JSON; raises `ValueError` if it is not JSON."""
         try:
-            # Try UTF-8 first, because a server may send JSON as HTML: a <meta charset> in a string
-            # of the JSON does not name its encoding.
+            # Try UTF-8 first, because a server may send JSON as HTML, and a <meta charset> in a
+            # string of the JSON does not name the encoding of the JSON.
             text = self.body.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = self.text
@@ -113,13 +113,13 @@ class Document:
             raise ValueError("the JSON is nested too deeply") from None
 
     def source(self) -> bytes:
-        """Return the body for the parser: in UTF-8, see `markup.prepared`."""
+        """Return the body in UTF-8, prepared for the parser by `markup.prepared`."""
         body = self.body
         if body is self._plain_body:
-            return body  # an earlier call has checked it
+            return body  # checked already
         source = body
         if self._charset != "utf-8":
-            # Do not use `text`, because it would stay in memory.
+            # Do not use `self.text`, because the text would stay in memory.
             source = charset.decode(body, self._charset).encode(errors="replace")
         kind = self.headers.get("content-type")
         if kind is not None and "+" in kind and markup.is_xhtml(kind):
@@ -133,9 +133,9 @@ class Document:
     def tree(self) -> LexborHTMLParser:
         """The page's tree.
 
-        Raises `ParseRefusedError` for a page that would hang the parser. A crawl tests this before
-        the callback: it parses large and suspicious pages in a separate process. Outside of a
-        crawl, it refuses suspicious pages without a test.
+        Raises `ParseRefusedError` for a page that would hang the parser. A crawl first parses large
+        and suspicious pages in a separate process, before the callback. Outside of a crawl, `tree`
+        refuses suspicious pages.
         """
         trees = self.trees
         if trees is None:
@@ -163,8 +163,9 @@ class Document:
     def selector(self) -> "Selector":
         """The page as a parsel selector, like Scrapy's: `.xpath()`, `.css("a::text")`, `.re()`.
 
-        It parses XML if the server says that the page is XML. Raises `ParseRefusedError` as
-        `tree` does, and for XML that declares entities. Raises `SpiderError` without parsel.
+        `selector` parses the page as XML if the server says that the page is XML. Raises
+        `ParseRefusedError` for the same pages as `tree`, and for XML that declares entities. Raises
+        `SpiderError` without parsel.
         """
         trees = self.trees or Trees()
         check(trees.refusal)
@@ -187,7 +188,7 @@ class Document:
 
     @cached_property
     def meta(self) -> Metas:
-        """The content of each <meta> by its name or property (`og:title`), in lower case.
+        """The content of each <meta> by the <meta>'s name or property (`og:title`), in lower case.
 
         If several <meta> have the same name, the first counts.
         """
@@ -201,15 +202,15 @@ class Document:
         return metas
 
     def jsonld(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the page's JSON-LD objects: all, or only objects whose `@type` is *kind*.
+        """Return the page's JSON-LD objects; *kind* selects only objects with this `@type`.
 
-        Objects in lists and in a `@graph` are returned separately. Comments, last commas and
-        CDATA marks are accepted. Scripts that are not JSON are ignored.
+        Objects in lists and in a `@graph` are returned separately. Comments, trailing commas and
+        CDATA marks in JSON-LD are accepted. Scripts that are not JSON are ignored.
         """
         objects = [
             entity
             for node in self.css('script[type*="application/ld+json" i]')
-            # Parameters of the type, such as `profile=`, do not matter (JSON-LD 1.1, section 7).
+            # Ignore parameters of the script's type, such as `profile=` (JSON-LD 1.1, section 7).
             if (node.attrs["type"] or "").partition(";")[0].strip().lower() == _JSONLD
             for entity in _objects(_json_of(node.text()))
         ]
@@ -224,10 +225,10 @@ class Document:
 
 
 def check(refusal: ParseRefusedError | None) -> None:
-    """Raise *refusal* unless it is None."""
+    """Raise a copy of *refusal*, unless *refusal* is None."""
     if refusal is not None:
-        # Raise a copy: the traceback of a stored error would keep the response, and all its
-        # bytes, in memory until the next garbage collection.
+        # Raise a copy, because the traceback of a stored error would keep the response and its
+        # bytes in memory until the next garbage collection.
         raise ParseRefusedError(refusal.message, reason=refusal.reason)
 
 
@@ -243,7 +244,7 @@ def not_css(query: str, error: SelectolaxError) -> ValueError:
 
 
 def _json_of(script: str) -> Any:
-    # An HTML comment may surround the whole script, or stand next to it.
+    # An HTML comment may surround the whole script, or stand before or behind the script.
     loose = (_loosely_json, lambda text: _loosely_json(_HTML_COMMENT.sub(_text_alone, text)))
     for read in (str.strip, *loose):
         try:
@@ -259,10 +260,7 @@ def _text_alone(match: re.Match[str]) -> str:
 
 
 def _loosely_json(script: str) -> str:
-    """Return JSON without the extras of JavaScript: comments, a last comma, a `;`.
-
-    The marks that hide a script from XML parsers and old browsers are removed, too.
-    """
+    """Return JSON without JavaScript's comments and trailing commas, and without `_OPENING`."""
     opening = _OPENING.match(script)
     text = script[opening.end() if opening else 0 :]
     closing = _CLOSING.search(text, max(0, len(text) - _LONGEST_CLOSING))

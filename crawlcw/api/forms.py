@@ -1,8 +1,8 @@
 """Fill in a form of a page, and make the request that a browser would send for it.
 
-Fields, including hidden ones, have the values from the page. The HTML standard defines
-which fields are sent ("constructing the entry list") and how ("form submission
-algorithm"). Spiders must make the requests of forms with files, and of dialogs, themselves.
+All fields of a form, also hidden fields, have the values from the page. The HTML standard defines
+which fields are sent ("constructing the entry list") and how ("form submission algorithm"). This
+module cannot submit a form with files or in a dialog, so the spider makes such a request.
 """
 
 import re
@@ -24,7 +24,7 @@ from crawlcw.model import urls
 
 #: The value of a field: a text, several texts for a field with several values, or None.
 FieldValue = str | int | float | Iterable[str] | None
-#: A name and its value, as a form sends them.
+#: A name and a value that a form sends.
 _Entry = tuple[str, str]
 
 _CONTROLS = frozenset({"button", "input", "select", "textarea"})
@@ -51,7 +51,7 @@ _DATES = {
     "datetime-local": re.compile(rf"{_DAY}[T ]{_TIME}", re.ASCII),
 }
 _TITLES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
-#: Kinds of input whose text direction is not sent.
+#: Kinds of input whose text direction a form does not send.
 _WITHOUT_DIRECTION = {*_DATES, "checkbox", "color", "file", "image", "number", "radio", "range"}
 #: Encodings of a form that this module does not support.
 _UNSUPPORTED_ENCODINGS = frozenset({"multipart/form-data", "text/plain"})
@@ -65,16 +65,16 @@ class Form:
     node: LexborNode  #: the form's element in a tree that `with_form_owners` has parsed
     page_url: str
     base_url: str  #: the base URL of the page's links
-    encoding: str  #: the page's encoding, by the standard's name
+    encoding: str  #: the standard's name of the page's encoding
     callback: Callback | None
     click: str | Literal[False] | None  #: see `Response.form`
     options: dict[str, Any]  #: options of the `Request`
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The values of the fields from the page, by name.
+        """The values that the form's fields have in the page, by name.
 
-        The value is None if nothing is selected, and a list if a name has several values.
+        A field's value is None if nothing is selected, and a list if a name has several values.
         """
         controls = [control for control in _controls_of(self.node) if not control.is_button]
         values: dict[str, list[str]] = {control.name: [] for control in controls if control.name}
@@ -89,10 +89,10 @@ class Form:
     ) -> Request:
         """Return the request of the form, filled in with *fields* and the keyword arguments.
 
-        None leaves a field out. The clicked button sends its own name and value, unless the
-        arguments have a value for that name. Text is sent in the encoding of the page. If the
-        form's URL cannot be fetched, the crawl drops and counts the request. Raises `ValueError`
-        for a form that sends files, and for a missing button.
+        A value of None leaves its field out. The clicked button sends its own name and value,
+        unless the arguments have a value for the button's name. Text is sent in the encoding of the
+        page. If the form's URL cannot be fetched, the crawl drops and counts the request. Raises
+        `ValueError` for a form that sends files, and for a missing button.
         """
         form_attributes = self.node.attributes
         controls = _controls_of(self.node)
@@ -125,7 +125,7 @@ class Form:
         except FetchError as refusal:
             return Request.refused(action, refusal, self.callback, **options)
         if method != "post":
-            # Even an empty query has its `?` (HTML, "mutate action URL").
+            # The URL has a `?` even if the query is empty (HTML, "mutate action URL").
             url = f"{url.partition('?')[0]}?{encoded.decode()}"
         return Request(url, self.callback, **options)
 
@@ -148,14 +148,14 @@ class Form:
 
 
 class _Control:
-    """A control of a form."""
+    """A control (field or button) of a form."""
 
     def __init__(
         self, node: LexborNode, attributes: dict[str, str | None], *, is_off: bool, direction: str
     ) -> None:
         self.node, self.attributes = node, attributes
         self.is_disabled = is_off or "disabled" in attributes
-        self.direction = direction  #: of its text; "auto": the first letter of the text decides it
+        self.direction = direction  #: of text
         self.tag = node.tag
         self.name = attributes.get("name") or ""
         self.kind = (attributes.get("type") or "").lower()
@@ -167,7 +167,7 @@ def _controls_of(form: LexborNode) -> list[_Control]:
     form_attributes, root, controls = form.attributes, form.parser.root, list[_Control]()
     assert root is not None, "it is the element above the form"
     number, form_id = form_attributes.get(OWNER), form_attributes.get("id")
-    # If several elements have the same id, `form` means the first.
+    # If several elements have the same id, the attribute `form` means the first element.
     first_with_id = next((node for node in root.traverse() if node.id == form_id), None)
     is_named = bool(form_id) and first_with_id is not None and first_with_id.mem_id == form.mem_id
     stack = [(root, False, False, "ltr")]
@@ -187,7 +187,7 @@ def _controls_of(form: LexborNode) -> list[_Control]:
             if is_ours:
                 controls.append(_Control(node, attributes, is_off=is_off, direction=direction))
         elif tag == "noscript" and is_inside:
-            continue  # a browser reads its content as text
+            continue  # a browser reads <noscript> as text
         elif tag == "form":
             is_inside = node.mem_id == form.mem_id
         elif tag == "shadow-root":
@@ -281,7 +281,7 @@ def _entries_of(control: _Control, *, encoding: str) -> Iterator[_Entry]:
 
 
 def _title(encoding: str) -> str:
-    """Return the name of an encoding for `_charset_`; forms send UTF-16 pages in UTF-8."""
+    """Return the name of an encoding for a field `_charset_`; forms of UTF-16 pages send UTF-8."""
     if encoding.startswith("utf-"):
         return "UTF-8"
     is_lower = encoding.startswith(("windows-", "mac", "x-", "gb18030"))
@@ -358,13 +358,13 @@ def _dated(moment: re.Match[str] | None) -> str:
 
 
 def _decimal(value: str | None) -> Decimal | None:
-    """Return a valid floating-point number of HTML."""
+    """Return the number in *value* if it is a valid floating-point number of HTML, else None."""
     number = Decimal(value) if value and _NUMBER.fullmatch(value) else None
     return number if number is not None and abs(number) < _INFINITE else None
 
 
 def _in_range(value: str, attributes: Mapping[str, str | None]) -> str:
-    """Return the value of a slider: by default the middle, within its bounds and on a step."""
+    """Return the value of a slider, within its bounds and on a step; by default the middle."""
     number = _decimal(value)
     low, high, step = (_decimal(attributes.get(name)) for name in ("min", "max", "step"))
     base = next((bound for bound in (low, number) if bound is not None), Decimal(0))
@@ -381,7 +381,7 @@ def _in_range(value: str, attributes: Mapping[str, str | None]) -> str:
 
 
 def _simple_color(value: str) -> str:
-    """Return a color as `#rrggbb`; other ways of CSS to write a color are not supported."""
+    """Return the color `#rgb` or `#rrggbb` as `#rrggbb`; other colors of CSS become black."""
     digits = value[1:].lower() if _COLOR.fullmatch(value) else "000000"
     if len(digits) < 6:
         digits = "".join(2 * digit for digit in digits)
@@ -408,7 +408,7 @@ def _wrapped(text: str, *, columns: int) -> str:
 
 
 def _direction(control: _Control, value: str) -> Iterator[_Entry]:
-    """Yield the entry with the direction of a control's text, if it has `dirname`."""
+    """Yield the entry with the text direction of a control that has `dirname`."""
     name = control.attributes.get("dirname")
     if not name or (control.tag == "input" and control.kind in _WITHOUT_DIRECTION):
         return

@@ -1,8 +1,8 @@
 """Check the hosts that a spider names in `limits` and `allowed_hosts`.
 
-A name that no host of a task can have raises an error. Otherwise a limit would never apply, or
-every link would be dropped silently. This module finds the limit of a host; the host queues
-obey it.
+A name that no host of a task can have raises an error, because its limit would never apply, or the
+crawl would drop every link silently. This module finds the limit of a host; the host queues apply
+limits.
 """
 
 import re
@@ -15,21 +15,21 @@ from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import durations, urls
 from crawlcw.model.sanitize import redacted
 
-#: The host of a task never has these ports, see `urls.Location`.
+#: Default ports, which `task.host` never contains (see `urls.Location`).
 _DEFAULT_PORTS = (":80", ":443")
-#: Parts of a URL before and after its host, and an empty port.
+#: Characters that are in a URL but not in a host, and an empty port.
 _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limit:
-    """The limits of a host. The setting applies if a value is None.
+    """The limits of a host. If a limit is None, the setting of the same name applies.
 
     Raises `SettingsError` if a value is invalid.
     """
 
     concurrency: int | None  #: requests at the same time; 0: no limit
-    delay: timedelta | None  #: the minimum time between two requests
+    delay: timedelta | None  #: the minimum time between two requests to the host
 
     def __init__(
         self, *, concurrency: int | None = None, delay: timedelta | float | str | None = None
@@ -52,23 +52,23 @@ class HostLimit:
     """The effective limits of one host."""
 
     concurrency: int  #: requests at the same time; 0: no limit
-    delay: float  #: seconds between the starts of two requests
+    delay: float  #: seconds between the starts of two requests to the host
 
 
 class Limits:
     """A spider's limits, ready for the search by host.
 
     The possible keys are `shop.example.com:8080`, `shop.example.com` (on every port),
-    `*.example.com` (its subdomains without itself, on every port), and `*`. If
-    several keys match, the first in this order counts, and the longest of `*.` keys.
+    `*.example.com` (its subdomains without itself, on every port), and `*`. If several keys match,
+    the kind of key that is first in this list counts, and the longest `*.` key.
     """
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
-        """Raise `SettingsError` unless *limits* maps keys of this form to `Limit`s."""
+        """Raise `SettingsError` unless *limits* maps names of hosts, `*.` and `*` to `Limit`s."""
         if not isinstance(limits, Mapping):
             raise SettingsError(f"limits is {limits!r}: write a dict of hosts and Limit(...)")
-        self._hosts: dict[str, Limit] = {}  # limits by `task.host`, with or without a port
-        self._by_suffix: dict[str, Limit] = {}  # limits by the name after `*.`
+        self._hosts: dict[str, Limit] = {}  # by host
+        self._by_suffix: dict[str, Limit] = {}  # by the name after `*.`
         self._other_hosts: Limit | None = None
         for key, limit in limits.items():
             if not isinstance(limit, Limit):
@@ -83,7 +83,7 @@ class Limits:
             limit_by_host[host] = limit
 
     def of(self, host: str) -> Limit | None:
-        """Return the most specific limit of *host*, the host of a task, or None."""
+        """Return the most specific limit of a task's *host*, or None if no limit matches."""
         name = urls.name_of(host)
         limit = self._hosts.get(host) or self._hosts.get(name)
         parent = name if self._by_suffix else ""
@@ -94,7 +94,7 @@ class Limits:
 
 
 def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:
-    """Return the effective limits of *host*: from its `Limit` first, then from the settings."""
+    """Return the effective limits of *host*: its `Limit`, or else the settings."""
     limit = limits.of(host)
     concurrency = limit.concurrency if limit else None
     delay = limit.delay if limit else None
@@ -142,7 +142,7 @@ def checked_hosts(allowed: object, kind: str) -> frozenset[str]:
     """
     if isinstance(allowed, str) and allowed != "*":
         raise SpiderError(f"{kind}.allowed_hosts is a single text: write a list")
-    # The crawl reads it more than once, and an iterator would be empty the second time.
+    # Refuse an iterator, because the crawl reads `allowed_hosts` more than once.
     if not isinstance(allowed, Iterable) or isinstance(allowed, Iterator):
         raise SpiderError(f"{kind}.allowed_hosts is {allowed!r}: write a list")
     return frozenset(_allowed_host(host, kind) for host in allowed)
@@ -155,7 +155,7 @@ def _allowed_host(value: object, kind: str) -> str:
     host = _named(name)
     if host is None:
         raise SpiderError(
-            # The text may be a URL with a password.
+            # Redact the text, because a URL may have a password.
             f"{kind}.allowed_hosts: {redacted(repr(value))} is not a host: write example.com "
             'for the host and its subdomains, example.com:8080 for only that port, or "*" for all'
         )

@@ -1,9 +1,8 @@
 """Filter a page's links by URL, extension and position, and detect crawler traps.
 
-A trap is, for example, a relative link that makes its path longer on each page, or a search with
-forty filters: every page of such a site links to new pages, for ever. The filters see only the
-URL. `max_depth`, which has no default, and `max_pages_per_host` limit an endless site with
-ordinary URLs, such as a calendar.
+In a crawler trap every page links to new pages, for ever. Examples are a relative link that makes
+the path longer on each page, and a search with forty filters. `max_depth`, which has no default,
+and `max_pages_per_host` limit an endless site with ordinary URLs, such as a calendar.
 """
 
 import re
@@ -33,10 +32,10 @@ SKIPPED_EXTENSIONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFilter:
-    """Accepts the addresses that meet all given conditions; a crawl follows only these."""
+    """A filter of links: a crawl follows only the addresses that meet all given conditions."""
 
-    allow: tuple[re.Pattern[str], ...] = ()  #: the address must match one of these
-    deny: tuple[re.Pattern[str], ...] = ()  #: the address must match none of these
+    allow: tuple[re.Pattern[str], ...] = ()  #: one must match
+    deny: tuple[re.Pattern[str], ...] = ()  #: none may match
     extensions: frozenset[str] | None = None  #: allowed extensions; `""`: no extension
     deny_extensions: frozenset[str] = frozenset()
 
@@ -90,8 +89,8 @@ def extensions_of(url: str) -> frozenset[str]:
 def nodes_within(
     nodes: Iterable[LexborNode], regions: Iterable[LexborNode]
 ) -> Iterator[LexborNode]:
-    """Yield the nodes that are in *regions*, or inside of a node in *regions*."""
-    # Compare nodes by their address in memory, because this takes linear time on deep pages, too.
+    """Yield the members of *nodes* that are in *regions*, or inside of a node in *regions*."""
+    # Compare nodes by their address in memory, which takes linear time even on deep pages.
     is_inside_by_id = {region.mem_id: True for region in regions}
     for node in nodes:
         ancestor: LexborNode | None = node
@@ -120,17 +119,17 @@ def _extensions(extensions: Extensions) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrapPolicy:
-    """The limits that detect crawler traps; None: no limit."""
+    """The limits of URLs that detect crawler traps; a limit may be None, for no limit."""
 
     max_length: int | None = 2000  #: characters
-    max_path_segments: int | None = 20  #: each slash counts as a segment, also of empty segments
-    max_segment_repeats: int | None = 3  #: repeats of a segment that is not empty
+    max_path_segments: int | None = 20  #: each slash counts as a path segment
+    max_segment_repeats: int | None = 3  #: repeats of a non-empty path segment
     max_query_parameters: int | None = 20  #: parameters are separated by `&` or `;`
 
     def refusal_reason(self, url: str) -> Reason | None:
         """Return why *url* looks like a trap, or None; *url* is a `Location.canonical`."""
-        # This method runs for most links of every page, so count separators before splitting a
-        # text: counting is faster.
+        # Count separators before splitting, because counting is faster, and this method runs for
+        # most links of every page.
         if self.max_length is not None and len(url) > self.max_length:
             return Reason.URL_TOO_LONG
         address, _, query = url.partition("?")
@@ -152,7 +151,7 @@ class TrapPolicy:
 
 
 def _repeats(segments: list[str], max_repeats: int) -> bool:
-    """Return whether a segment that is not empty occurs more than *max_repeats* times."""
+    """Return whether a non-empty path segment occurs more than *max_repeats* times."""
     if len(segments) - len(set(segments)) < max_repeats:
         return False
     counts = Counter(segments)

@@ -1,17 +1,18 @@
 """Check a page's markup in linear time before parsing, and make its lexbor and parsel trees.
 
 A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag with thousands of
-attributes). A dense page makes a tree of seventy times its size. A thread that parses cannot be
-stopped. So the crawl parses a *suspicious* page in a process that it can stop, see
-`crawl.parsing`; without such a process the page is refused. A false alarm costs some milliseconds.
-A page with few tags costs one count of its tags.
+attributes). A dense page makes a tree of seventy times its size. Because a thread that parses
+cannot be stopped, the crawl parses a *suspicious* page in a process that it can stop
+(`crawl.parsing`). Without this process the page is refused. A harmless page that looks suspicious
+costs some milliseconds, a page with few tags one count of its tags.
 
-The text of a page does not always show how much memory its tree needs, and the parser has no
-limit. So the operating system limits the memory: RLIMIT_DATA of setrlimit(2).
+The text of a page does not always show how much memory its tree needs, and the parser has no limit.
+So the operating system limits the memory of a tree, by RLIMIT_DATA of setrlimit(2).
 
-libxml2, for XPath, `::text` and regular expressions, is slower than lexbor on unusual pages, drops
-deeply nested elements silently, and resolves entities. A page is refused if one of these faults
-would change its tree. parsel is an optional dependency, imported when a callback needs such a tree.
+parsel, on libxml2, serves XPath, `::text` and regular expressions. libxml2 is slower than lexbor on
+unusual pages, drops deeply nested elements silently, and resolves entities. A page is refused if
+one of these faults would change its tree. parsel is an optional dependency, imported when a
+callback needs its tree.
 """
 
 import codecs
@@ -37,82 +38,84 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Kind = Literal["html", "xml"]
 
-#: With these limits the worst known shape takes less than half a second.
+#: Limits of open tags, open formatting tags and options: parsing then takes less than half a
+#: second.
 MAX_NESTING = 2_000
 MAX_OPEN_FORMATTING = 500
 MAX_OPTIONS = 5_000
 #: Every further <html> or <body> adds its attributes to the first such element.
 MAX_ROOTS = 2_000
-#: The sum of the squares of the numbers of attributes: 10,000 in one tag, or 1,000 in a hundred.
+#: Maximum sum of the squared numbers of attributes: 10,000 in one tag, or 1,000 in each of 100
+#: tags.
 MAX_ATTRIBUTE_WORK = 10_000**2
-#: The largest tree, estimated from the text of its page.
+#: Maximum size of a tree in bytes, estimated from the text of its page.
 MAX_TREE = 128 << 20
-#: The memory limit of a tree in this process. It is above MAX_TREE, because the estimate may be
-#: too low: the parser opens unclosed formatting tags again in every block.
+#: The memory limit of a tree in this process, in bytes. MAX_HEAP is above MAX_TREE, because the
+#: estimate is too low if the parser opens unclosed formatting tags again in every block.
 MAX_HEAP = 2 * MAX_TREE
-#: The attributes of shorter tags are harmless in any number of tags.
+#: Length in bytes from which the attributes of a tag count; shorter tags are harmless.
 _LONG_TAG = 2048
 _CHUNK = 4096
 #: Sizes of a body and of a tree from which a separate process parses the page: parsing smaller
 #: pages takes at most 0.2 s.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
-#: No page of this size in bytes takes longer than half a second.
+#: Size of a page in bytes that always takes less than half a second.
 HARMLESS = 8 * 1024
-#: Fewer unclosed tags than this take less than half a second, whatever the tags are.
+#: Number of unclosed tags that always take less than half a second.
 _SUSPICIOUS = 1_500
-#: For this many NULs the parser stores errors of 1 MiB.
+#: Number of NULs for which the parser stores 1 MiB of errors.
 _MAX_NULS = 1 << 16
-#: A page of up to 4,000 tags takes at most half a second, if its memory is limited [measured].
+#: A page of up to 4,000 tags takes at most half a second if its memory is limited [measured].
 _HARMLESS_TAGS = 4_000
-#: Limit of tags times tags that may be open together, because for many tags the parser searches all
-#: open tags. 20,000 tags, all open, are 4 * 10**8 and take 0.4 s [measured].
+#: Limit of the number of tags times the number of open tags, because for many tags the parser
+#: searches all open tags. A page of 20,000 open tags has 4 * 10**8 and takes 0.4 s [measured].
 _MAX_STEPS = 250_000_000
-#: Limit of tags times different unclosed formatting tags: the parser opens these again for each
-#: tag, and each end tag of theirs may search the whole page. It allows 20 in 15,800 tags.
+#: Limit of the number of tags times the number of different unclosed formatting tags, which the
+#: parser opens again for each tag. The limit allows 20 in 15,800 tags.
 _MAX_REOPENED = 316_000
-#: Maximum number of options, <html> and <body>, wherever they are: each further tag costs more.
+#: Maximum number of options, <html> and <body> in a page, because each further tag costs more.
 _MAX_REPEATED = 2_000
-#: A body of this many bytes cannot exceed MAX_ATTRIBUTE_WORK: an attribute takes two bytes.
+#: Size of a body that cannot exceed MAX_ATTRIBUTE_WORK, because an attribute takes two bytes.
 _FEW_ATTRIBUTES = 20_000
-#: Bytes that a tag adds to a tree at most: an element with its text, [measured] 30 to 230.
+#: Maximum of bytes that a tag (an element with its text) adds to a tree; measured: 30 to 230.
 _TREE_PER_TAG = 256
-#: Bytes that a byte of text or attributes adds, on most pages.
+#: Bytes that a byte of text or attributes adds to a tree, on most pages.
 _TREE_PER_BYTE = 2
 
 #: Tags that harmless pages always close, so each unclosed tag counts as a nesting level. On
-#: harmless pages only these tags nest deeply. `p` and `li` need no end tag, and `br` has none.
+#: harmless pages no other tags nest deeply. `p` and `li` need no end tag, and `br` has none.
 _WRAPPER = re.compile(
     rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
     rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
     rb"sub|sup|q|cite|var|kbd|samp|mark|abbr)(?=[\s>/])",
     re.IGNORECASE,
 )
-#: Formatting tags: until they are closed, the parser opens them again in every block.
+#: Formatting tags, which the parser opens again in every block until their end tag.
 _FORMATTING = re.compile(
     rb"<(/?)(?:a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)(?=[\s>/])", re.IGNORECASE
 )
-#: The patterns name both cases instead of IGNORECASE, because the search then starts only at each
-#: `<` and is three times as fast.
+#: A pattern with both cases of a letter is three times as fast as IGNORECASE, because the search
+#: then starts only at each `<`.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
-#: Attributes by a stricter grammar than the standard's, so that they end at the same position as
-#: in a parser. The first part reads usual attributes, such as ` class="name"`, with fewer steps.
+#: Attributes by a stricter grammar than the standard's, so that the pattern ends at the same
+#: position as a parser. The first line of the pattern is for speed.
 _ATTRIBUTES = (
     rb"(?: [a-z-]++=\"[^\"<>]*+\")*+"
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
     rb"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^ \t\r\n\f<>\"'=]++(?=[ \t\r\n\f>])))?+)?+)*+"
 )
-#: A tag to compare with other tags; a tag whose end a quote may hide equals no other.
+#: A start tag whose end is certain; only such tags are compared with each other.
 _ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
-#: An element that contains only text: its end tag always closes it.
+#: An element that contains only text, which its end tag always closes.
 _CLOSED = (
     rb"<(?!option|html|body)(?P<closed>[a-z][a-z0-9]*+)" + _ATTRIBUTES + rb">[^<]*+</(?P=closed)>"
 )
 _CLOSED_AT_ONCE = re.compile(_CLOSED)
 #: Costly tags: options, <html>, <body>, and formatting that the parser opens again in each block.
-#: The parser keeps at most one open <a>, and three equal tags of any other kind. So tags without
-#: attributes are few and do not match. Neither do elements that contain only text and closed
-#: elements, because they are closed. The first lookaheads skip most tags at their first letters.
+#: Tags without attributes do not match, because the parser keeps at most three equal open tags.
+#: Elements that contain only text and closed elements do not match, because they are closed. The
+#: first lookaheads of the pattern skip most tags at their first letters.
 _COSTLY = re.compile(
     rb"<(?=[bcefhinostuBCEFHINOSTU])(?!span|t[dr])(?:"
     rb"(?P<tag>[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
@@ -127,9 +130,9 @@ _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
 _PAGE = resource.getpagesize()
-#: Linux only: the sixth number of this file is the memory that RLIMIT_DATA limits, in pages.
+#: A file of Linux, whose sixth number is the memory that RLIMIT_DATA limits, in pages.
 _MEMORY_FILE = "/proc/self/statm"
-#: Seconds between reads of the file: opening, reading and closing each release the interpreter.
+#: Seconds between reads of the file, because each system call of a read releases the interpreter.
 _MEMORY_READ_EVERY = 0.5
 _SHADOW = b"shadowrootmode"
 _TEMPLATE_OR_TEXT = re.compile(
@@ -152,7 +155,8 @@ _XHTML = "application/xhtml+xml"
 _CDATA = rb"<!\[CDATA\[(?P<%b>(?:[^\]]++|\](?!\]>))*+)(?:\]\]>)?+"
 #: Attributes of XML: each value is quoted.
 _OF_XML = rb"(?:[^<>\"'/=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')|/(?!>))*+"
-#: Syntax that HTML reads differently from XML. A mark without an end extends to the page's end.
+#: Syntax that HTML reads differently from XML. Without its end a comment or CDATA extends to the
+#: page's end.
 _XML_ALONE = re.compile(
     rb"<!--(?:[^-]++|-(?!->))*+|<\?(?:[^?]++|\?(?!>))*+|" + _CDATA % b"text" + rb""
     rb"|(?P<start><(?P<code>script|style)(?=[\s>])" + _OF_XML + rb">)"
@@ -164,9 +168,9 @@ _XML_ALONE = re.compile(
 _VOID = frozenset(b"area base br col embed hr img input link meta param source track wbr".split())
 _ESCAPED = {b"&lt;": b"<", b"&gt;": b">", b"&quot;": b'"', b"&apos;": b"'", b"&amp;": b"&"}
 _ESCAPE = re.compile(b"|".join(_ESCAPED))
-#: Declared entities are refused: when libxml2 resolves them, 1 KiB may become a text of 1 GiB.
+#: XML that declares an entity is refused, because libxml2 may expand 1 KiB of it to 1 GiB.
 _ENTITY = b"<!ENTITY"
-#: libxml2 drops elements of HTML below 2,048 levels, and of XML below 256.
+#: libxml2 drops elements below 2,048 levels of HTML, and below 256 levels of XML.
 _HUGE = {"html": True, "xml": False}
 _START_TAG = re.compile(rb"<[A-Za-z]")
 _END_OF_PAGE = re.compile(rb"</[hH][tT][mM][lL][\s/>]")
@@ -179,7 +183,7 @@ def is_markup(content_type: str | None, body: bytes) -> bool:
     """Return whether a body is markup, by its type and its first character."""
     start = body[:_START].removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     if start in (b"{", b"["):
-        return False  # JSON, which is often sent as text/html
+        return False  # JSON is often sent as text/html
     kind = (content_type or "").partition(";")[0].strip().lower()
     return start == b"<" or not kind or kind in _MARKUP_TYPES or kind.endswith("+xml")
 
@@ -192,8 +196,8 @@ def is_xhtml(content_type: str | None) -> bool:
 def xhtml_as_html(body: bytes) -> bytes:
     """Return a page of XHTML, in UTF-8, that an HTML parser reads with the meaning of XML.
 
-    In HTML an empty `<script/>` has no end, and CDATA is a comment. A page that is not
-    well-formed XML is changed as well, since HTML tolerates the mistake.
+    In HTML an empty `<script/>` has no end, and CDATA is a comment. A page that is not well-formed
+    XML is changed as well, because an HTML parser tolerates mistakes.
     """
 
     def as_html(match: re.Match[bytes]) -> bytes:
@@ -215,8 +219,8 @@ def xhtml_as_html(body: bytes) -> bytes:
 def prepared(body: bytes) -> bytes:
     """Return a page, in UTF-8, prepared for the parser.
 
-    - Very many NULs are removed: lexbor stores an error for each. Ten million take 160 MB, or
-      minutes if there is less memory. Browsers also drop them from a page's text.
+    - Very many NULs are removed, because lexbor stores an error for each NUL. Ten million NULs take
+      160 MB, or minutes if there is less memory. Browsers also drop NULs from a page's text.
     - Shadow roots become part of the page.
     """
     if b"\0" in body and body.count(b"\0") > _MAX_NULS:
@@ -227,10 +231,10 @@ def prepared(body: bytes) -> bytes:
 def with_open_shadow_roots(body: bytes) -> bytes:
     """Return a page, in UTF-8, with a <shadow-root> for each <template shadowrootmode>.
 
-    A browser shows its content as a part of the page. The parser keeps the content of a
-    template outside of the page, so selectors would not find its links.
+    A browser shows the content of a shadow root as a part of the page. The parser keeps the content
+    of a template outside of the page, so selectors would not find the template's links.
     """
-    roots: list[bool] = []  # for each open template: whether it is a shadow root
+    roots: list[bool] = []  # is each open template a shadow root?
 
     def rename_template(match: re.Match[bytes]) -> bytes:
         attributes = match["opened"]
@@ -247,10 +251,10 @@ def with_open_shadow_roots(body: bytes) -> bytes:
 def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
     """Return a page, in UTF-8, whose controls name the form that they belong to.
 
-    In browsers this does not depend on the tree only: after a `</div>` has closed a form, later
-    fields still belong to it, and a form inside of a form does not count (HTML standard,
-    13.2.6.4.7, "form element pointer"). In a template only the tree counts. If not *are_named*,
-    this only removes forms inside of forms.
+    In browsers a field's form does not depend on the tree only: after a `</div>` has closed a form,
+    later fields still belong to the form, and a form inside of a form does not count (HTML
+    standard, 13.2.6.4.7, "form element pointer"). In a template only the tree decides a field's
+    form. If *are_named* is false, the function only removes forms inside of forms.
     """
     count = pointer = templates = 0
 
@@ -275,15 +279,15 @@ def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
 
 
 def tree_size(body: bytes) -> int:
-    """Return the estimated bytes of the tree of a body; a suspicious body's tree may be larger."""
+    """Return the estimated bytes of a body's tree; a suspicious body's tree may be larger."""
     return _TREE_PER_TAG * body.count(b"<") + _TREE_PER_BYTE * len(body)
 
 
 def ordinary_tree_size(body: bytes) -> int | None:
-    """Return the estimated bytes of the tree of an ordinary body.
+    """Return the estimated size of the tree of an ordinary body in bytes.
 
     Return None for a large or suspicious body, which a separate process must parse. For most pages
-    this function reads the body once, in a twelfth of the time that parsing takes.
+    the function reads the body once, in a twelfth of the time of parsing.
     """
     if len(body) > LARGE:
         return None
@@ -301,8 +305,8 @@ def ordinary_tree_size(body: bytes) -> int | None:
 def _is_ordinary(body: bytes, tags: int) -> bool:
     """Return whether parsing a body of many tags certainly takes less than half a second.
 
-    Each round removes closed elements that contain only text. The next round removes the elements
-    that contained only removed elements.
+    A pass over the body removes closed elements that contain only text. The next pass removes the
+    elements that contained only removed elements.
     """
     is_costly = _is_costly(body, tags)
     open_tags = tags if tags * tags <= _MAX_STEPS else tags - body.count(b"</")
@@ -316,9 +320,9 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
 
 
 def _is_costly(body: bytes, tags: int) -> bool:
-    """Return whether there are too many tags that are costly at any position.
+    """Return whether a body has too many costly tags (see `_COSTLY`).
 
-    *tags* is the number of tags of the whole page: the parser opens formatting again for each.
+    *tags* is the number of tags of the whole page, because each tag opens formatting again.
     """
     costly_tags = [tag[0] for tag in _COSTLY.finditer(body)]
     if len(costly_tags) * tags <= _MAX_REOPENED and len(costly_tags) <= _MAX_REPEATED:
@@ -330,16 +334,16 @@ def _is_costly(body: bytes, tags: int) -> bool:
 
 
 def screen(body: bytes, kind: Kind = "html") -> None:
-    """Raise `ParseRefusedError` for a body that may take the parser minutes, or much memory.
+    """Raise `ParseRefusedError` for a body that may take the parser minutes or much memory.
 
-    In HTML, tags inside of scripts do not count. In XML they do, and declared entities are
-    refused.
+    Tags inside of scripts count only in XML. XML that declares entities is refused.
     """
     if kind == "xml" and _ENTITY in body:
         raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
     shape = suspicion(body)
     if shape is not None and kind == "html":
-        # Remove raw text only from suspicious bodies, because this takes several times as long.
+        # Remove raw text only from suspicious bodies, because the removal takes several times as
+        # long as the check.
         shape = suspicion(without_raw_text(body))
     if shape is None and tree_size(body) > MAX_TREE:
         shape = f"a tree of more than {MAX_TREE >> 20} MiB"
@@ -348,7 +352,7 @@ def screen(body: bytes, kind: Kind = "html") -> None:
 
 
 def suspicion(body: bytes) -> str | None:
-    """Return the shape in a body that may keep the parser busy for minutes, or None."""
+    """Return the part of a body that may keep the parser busy for minutes, or None."""
     if len(body) <= HARMLESS:
         return None
     if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
@@ -362,7 +366,7 @@ def suspicion(body: bytes) -> str | None:
 
 def _most_left_open(body: bytes) -> int:
     """Return the maximum number of open start tags at the end of a chunk."""
-    # Search one byte further for end tags: a `</` may lie across the end of the chunk.
+    # Search one byte further for end tags, because a `</` may lie across the end of the chunk.
     open_counts = accumulate(
         body.count(b"<", offset, offset + _CHUNK)
         - 2 * body.count(b"</", offset, offset + _CHUNK + 1)
@@ -372,7 +376,7 @@ def _most_left_open(body: bytes) -> int:
 
 
 def _repeated(body: bytes, open_tags: int) -> str | None:
-    """Return the tag that occurs too often, at any position, among *open_tags* start tags."""
+    """Return the tag that occurs too often among *open_tags* start tags, or None."""
     if open_tags <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
         return None
     lower_body = body.lower()
@@ -392,7 +396,7 @@ def _depth(body: bytes) -> str | None:
 
 
 def _attribute_work(body: bytes) -> int:
-    """Return an upper bound of the sum of squared numbers of attributes of long tags."""
+    """Return an upper bound of the sum, over all long tags, of the squared number of attributes."""
     offset = 0
     while (
         offset < len(body) - _LONG_TAG
@@ -407,7 +411,7 @@ def _attribute_work(body: bytes) -> int:
             start = _TAG.search(chunk)
             if start is not None and len(chunk) - start.start() > _LONG_TAG:
                 tag = chunk[start.start() :]
-                # Count separators, not the length: an image inside of an attribute is harmless.
+                # Count separators, not bytes, because a long value such as an image is harmless.
                 attributes = len(tag) - len(tag.translate(None, _BETWEEN_ATTRIBUTES))
                 work += attributes**2
     return work
@@ -418,13 +422,13 @@ def _deepest(tags: re.Pattern[bytes], body: bytes) -> int:
 
 
 def parse_bounded(source: bytes | str) -> LexborHTMLParser:
-    """Return the tree of a page; raises `ParseRefusedError` if it takes too much memory."""
+    """Return the tree of a page; raises `ParseRefusedError` if the tree takes too much memory."""
     if len(source) <= HARMLESS:
         return LexborHTMLParser(source)
     for exactly in (False, True):
         try:
             return with_memory_limit(MAX_HEAP, lambda: LexborHTMLParser(source), exactly=exactly)
-        except (SelectolaxError, MemoryError):  # not enough memory: it parses any bytes
+        except (SelectolaxError, MemoryError):  # lack of memory
             pass
     raise ParseRefusedError(f"its tree needs more than {MAX_HEAP >> 20} MiB")
 
@@ -432,11 +436,11 @@ def parse_bounded(source: bytes | str) -> LexborHTMLParser:
 def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool = True) -> T:
     """Return the result of *make*, which may allocate at most *extra_bytes* bytes.
 
-    *make* must handle the lack of memory itself, for example by raising. If not *exactly*, the
-    memory of the process may have been read half a second ago. The limit applies to all threads
-    while this runs. There is no limit in these cases:
+    *make* must handle the lack of memory itself, for example by raising. If *exactly* is false, the
+    used memory of the process may be half a second old. The limit applies to all threads while
+    *make* runs. The memory is not limited in these cases:
 
-    - outside of the main thread: two threads would each restore the other's limit
+    - outside of the main thread, because two threads would restore each other's limit
     - if the system does not report the memory of the process
     - if the process already has a lower limit
     """
@@ -460,9 +464,9 @@ def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool 
 
 @lru_cache(maxsize=1)
 def _used_memory(_: int) -> int:
-    """Return the bytes that count for the limit, or 0 if the system does not report them."""
+    """Return the bytes that RLIMIT_DATA counts, or 0 if the system does not report their number."""
     try:
-        # Open it each time: with an inherited file a forked process would read its parent's memory.
+        # Open the file each time, because an inherited file has the memory of the parent process.
         statm = os.open(_MEMORY_FILE, os.O_RDONLY)
     except OSError:
         return 0
@@ -473,7 +477,7 @@ def _used_memory(_: int) -> int:
 
 
 def kind_of(content_type: str | None) -> Kind:
-    """Return which of its two parsers parsel must use, by the server's content type."""
+    """Return whether parsel must parse a page as HTML or XML, by the server's content type."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     is_xml = kind in _XML_TYPES or (kind.endswith("+xml") and kind != _XHTML)
     return "xml" if is_xml else "html"
@@ -482,7 +486,7 @@ def kind_of(content_type: str | None) -> Kind:
 def readable_to_end(source: bytes, kind: Kind) -> bytes:
     """Return a page, in UTF-8, changed so that libxml2 reads it to its end.
 
-    libxml2 stops at the first `</html>`, after which HTML continues the body. It also accepts
+    libxml2 stops at the first `</html>`, after which HTML continues the body. libxml2 also accepts
     a form inside of a form.
     """
     if kind == "html" and (b"", b"") in pairwise(_FORM.findall(source)):

@@ -1,7 +1,7 @@
 """Read the directives in a page's head: a refresh to another page, and rules for robots.
 
-A page declares both by a header (Refresh, X-Robots-Tag) or by a <meta> in its head. No content of
-a page makes this module fail: it ignores invalid directives.
+A page declares a directive by a header (Refresh, X-Robots-Tag) or by a <meta> in its head. No
+content of a page makes this module fail: it ignores invalid directives.
 """
 
 import re
@@ -17,7 +17,7 @@ from crawlcw.api import charset, markup
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 from crawlcw.errors import ParseRefusedError
 
-#: Number of bytes to search: no head is longer.
+#: Maximum length of a head in bytes.
 LONGEST_HEAD = 1 << 20
 #: A page up to its `</head`; a `</head` in a script, a comment or a <meta> does not count.
 _UP_TO_HEAD_END = re.compile(
@@ -26,14 +26,14 @@ _UP_TO_HEAD_END = re.compile(
     re.IGNORECASE,
 )
 _NOSCRIPT = re.compile(rb"<noscript(?:[^<]++|<(?!/noscript))*+")
-#: Maximum number of digits of a delay; longer delays are of no use.
+#: Maximum number of digits of a Refresh's delay.
 _DIGITS = 9
-#: The HTML standard's "shared declarative refresh steps". It never backtracks: no text is slow.
+#: The HTML standard's "shared declarative refresh steps". The pattern never backtracks.
 _REFRESH = re.compile(
     r"\s*(\d+|(?=\.))[\d.]*(?:(?=[\s;,])\s*[;,]?\s*(?:url\s*=\s*)?(.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-#: Directives with a value: the text before their colon is not the name of a robot.
+#: Directives with a value; the text before the colon of a directive is not the name of a robot.
 _VALUE_DIRECTIVES = frozenset(
     {"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"}
 )
@@ -42,7 +42,7 @@ _EVERY_ROBOT = "robots"
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """A page's Refresh: the URL that it sends its reader to, and the delay."""
+    """A page's Refresh: the URL to which the page sends its reader, and the delay."""
 
     delay: timedelta
     url: str  #: absolute
@@ -52,24 +52,24 @@ class Refresh:
 class RobotsDirectives:
     """The rules of a page for robots, by X-Robots-Tag or <meta name="robots">."""
 
-    noindex: bool = False  #: search results must not show it
-    nofollow: bool = False  #: robots must not follow its links
+    noindex: bool = False  #: not in search results
+    nofollow: bool = False  #: do not follow links
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
-        """Return the rules in *texts*."""
+        """Return the rules that the directives in *texts* make."""
         rules = {directive.strip().lower() for directive in texts}
         is_none = "none" in rules
         return cls(is_none or "noindex" in rules, is_none or "nofollow" in rules)
 
 
 def product_token(user_agent: str) -> str:
-    """Return the name of a crawler in robots rules: its first word, without the version."""
+    """Return the crawler's name in robots rules: the first word of *user_agent* without version."""
     return user_agent.split()[0].partition("/")[0]
 
 
 def refresh(value: str) -> tuple[timedelta, str] | None:
-    """Return the delay and the link of a Refresh; None if it has no link."""
+    """Return the delay and the link of a Refresh; None if the Refresh has no link."""
     match = _REFRESH.match(value)
     seconds, link = match.groups() if match else ("", None)
     if not link:
@@ -97,7 +97,7 @@ def directives(header: str, *, robot: str) -> list[str]:
 
 
 class Head:
-    """The head of a page; if the body is not HTML, it only knows whether there may be a <base>."""
+    """The head of a page; without *is_html* it only knows whether there may be a <base>."""
 
     def __init__(self, body: bytes, *, encoding: str, is_html: bool = True) -> None:
         if encoding in charset.WITHOUT_PLAIN_TAGS:
@@ -109,7 +109,7 @@ class Head:
         lower = self._source.lower()
         #: Whether the head may have a <base>; a <base> in a <noscript> does not count.
         self.has_base = b"<base" in lower and b"<base" in _NOSCRIPT.sub(b"", lower)
-        # Search before parsing, because most heads have no refresh and no robots rules.
+        # Search the head before parsing, because most heads have no refresh and no robots rules.
         self._lower = lower if is_html else b""
 
     @cached_property
@@ -130,7 +130,7 @@ class Head:
 
     @cached_property
     def _metas(self) -> list[tuple[str, str, str]]:
-        """The event, name and content of each <meta>; in a <noscript> its event is empty."""
+        """The `http-equiv`, name and content of each <meta>; `http-equiv` is "" in a <noscript>."""
         source = charset.decode(self._source, self._encoding).encode(errors="replace")
         try:
             markup.screen(source)
@@ -152,7 +152,7 @@ def _stripped(node: LexborNode, attribute: str) -> str:
 
 
 def is_without_scripts(node: LexborNode) -> bool:
-    """Return whether a node is in a <noscript>, which often leads to an apology."""
+    """Return whether a node is in a <noscript>, whose refresh often leads to an apology."""
     ancestor = node.parent
     while ancestor is not None and ancestor.tag != "noscript":
         ancestor = ancestor.parent

@@ -1,20 +1,20 @@
 """Remove a page's raw text: scripts, styles and comments, which HTML parsers read as text.
 
 A hostile page may imitate raw text: it opens a script in an attribute, or in SVG, in which a script
-may contain tags. So the scan reads the page tag by tag from its start. Its grammar is stricter than
-the grammars of lexbor (HTML 5) and of libxml2, before 2.14 and since. It stops at the first text on
-which these parsers could disagree.
+may contain tags. So `without_raw_text` reads the page tag by tag from its start. The grammar of
+this module is stricter than the grammars of lexbor (HTML 5) and of all versions of libxml2. The
+function stops at the first text on which these parsers could disagree.
 
-Every repetition is possessive, so that no part is read twice and the time is linear.
-`COMMENT` and `TEXT_ELEMENT` follow browsers instead, for uses in which a mistake does no harm.
+Every repetition in a pattern is possessive, so that the time is linear. `COMMENT` and
+`TEXT_ELEMENT` follow browsers instead, for uses in which a mistake does no harm.
 """
 
 import re
 
 #: The attributes of a tag by the HTML standard: a quoted value may contain a `>`.
 ATTRIBUTES = rb"(?:[^>=]++|=[ \t\r\n\f]*+(?:\"[^\"]*+\"?+|'[^']*+'?+)?+)*+"
-#: A comment, and an element whose content is text, without its end tag. Without its end it extends
-#: to the end of the page. With possessive repetitions the time is linear.
+#: A comment, and an element whose content is text, without its end tag. An unclosed comment or
+#: element extends to the end of the page.
 COMMENT = rb"<!--(?:(?=-?>)|(?:[^-]++|-(?!->))*+)"
 TEXT_ELEMENT = b"|".join(
     rb"<%b(?=[\s/>])" % name + ATTRIBUTES + rb">?+(?:[^<]++|<(?!/%b[\s/>]))*+" % name
@@ -25,28 +25,28 @@ TEXT_ELEMENT = b"|".join(
 )
 
 _SPACE = rb"[ \t\r\n]"
-#: The attributes of old libxml2. After other names (`@click`) it continues at the next space, even
-#: inside of quotes, so they do not match.
+#: The attributes of old libxml2. A name such as `@click` does not match, because libxml2 then
+#: continues at the next space, even inside of quotes.
 _ATTRIBUTES = (
     rb"(?:" + _SPACE + rb"++[a-z_:][a-z0-9_:.-]{0,60}+(?:" + _SPACE + rb"*+=" + _SPACE + rb"*+"
     rb"(?:\"[^\"]*+\"|'[^']*+'|[^ \t\r\n\f\"'`<>=]++))?+)*+" + _SPACE + rb"*+"
 )
 _NAME = rb"[a-z][a-z0-9:-]{0,39}+"
 _END = _SPACE + rb"*+>"
-#: A start tag that is not self-closing: some parsers read `<script/>` as a complete element.
+#: A start tag that is not self-closing, because some parsers read `<script/>` as an element.
 _OPEN = _ATTRIBUTES + rb"(?<!/)>"
-#: Elements whose content some parsers read as text and some as tags: it must not contain a `<`.
+#: Elements whose content only some parsers read as text, so their content must not contain `<`.
 _HOLDING_TEXT = (
     *(b"script", b"style", b"title", b"textarea"),
     *(b"iframe", b"noembed", b"noframes", b"xmp"),
 )
-#: Tags that change how the tags after them are read. Each has its own rule in `_FOLLOWED`, or
-#: stops the scan. (After <template><col> parsers ignore every tag, even that of a script.)
+#: Tags that change how a parser reads the tags after them. Each special tag has its own rule in
+#: `_FOLLOWED`, or stops the scan. (After <template><col> parsers ignore every tag, even <script>.)
 _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_TEXT) + rb")"
 #: A comment up to the first `-->`, without the other ends that only some parsers accept.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
-#: Only tags of shapes: an HTML tag would end the SVG, and `desc` may contain HTML.
+#: Tags of shapes in an SVG; an HTML tag would end the SVG, and `desc` may contain HTML.
 _SHAPE = (
     rb"(?:g|path|circle|rect|line|polyline|polygon|ellipse|use|defs|symbol|clippath|mask|stop|"
     rb"lineargradient|radialgradient|pattern|text|tspan|filter|fe[a-z]{1,20}+|animate)"
@@ -57,7 +57,7 @@ def _holding_text(*names: bytes) -> bytes:
     return b"|".join(b"<%b%b[^<]*+</%b%b" % (name, _OPEN, name, _END) for name in names)
 
 
-#: Patterns, compiled only when needed: this takes 3 ms, and few crawls need them.
+#: Patterns, compiled only when needed, because compiling takes 3 ms and few crawls do.
 _FOLLOWED = (
     rb"(?:[^<]++"
     rb"|</"
@@ -78,9 +78,9 @@ _FOLLOWED = (
     rb"|<!doctype(?:[^<>\"'\[]++|\"[^\"<>]*+\"|'[^'<>]*+')*+>"
     rb"|<\?xml[^<>]*+>)*+"
 )
-#: Elements with raw text. Their content must not begin with `<`, because libxml2 before 2.14 reads
-#: a tag or a comment there. A script must not contain both `<!--` and `<script`, because it then
-#: ends at its second `</script>`, or later.
+#: Elements with raw text. The content of such an element must not begin with `<`, because libxml2
+#: before 2.14 reads a tag there. A script must not contain both `<!--` and `<script`, because the
+#: script then ends at the second `</script>` or later.
 _RAW_TEXT = (
     rb"(?P<script><script" + _OPEN + rb")(?!<)(?:"
     rb"(?:[^<]++|<(?!/script|!--))*+</script" + _END + rb""
@@ -93,10 +93,10 @@ _RAW_TEXT = (
 def without_raw_text(body: bytes) -> bytes:
     """Return a page, in UTF-8, without the text that every HTML parser reads as text.
 
-    It may leave some of this text, but it removes nothing else. Takes linear time.
+    Some raw text may remain, but nothing else is removed. Takes linear time.
     """
     if b"\0" in body:
-        return body  # parsel drops NULs, so a NUL may be inside of a tag's name
+        return body  # a tag's name may contain NULs
     chunks = []
     position = start = 0
     following, raw_text = (re.compile(pattern, re.IGNORECASE) for pattern in (_FOLLOWED, _RAW_TEXT))

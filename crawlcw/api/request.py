@@ -1,4 +1,4 @@
-"""Define a spider's request, and make its task for the ledger."""
+"""Define a spider's request, and make the request's task for the ledger."""
 
 import inspect
 import os
@@ -27,44 +27,40 @@ EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
 
 class Request:
-    """A URL to fetch, and the spider's method that parses its page.
+    """A URL to fetch, and the spider's method that parses the page.
 
-    - *callback*, *errback*: a method of the spider, or its name. The ledger stores
-      the name, so that any process can continue the task.
-    - *body*: bytes or text; or *json*: anything JSON can hold; or *data*: form
-      fields. The last two set the Content-Type and make the method POST.
-    - *context*: a mapping that the callback finds unchanged in `Response.context`. The
-      ledger stores it, so it holds plain values (text, numbers, dates, bytes, lists,
-      mappings).
-    - *priority*: -100 to 100, higher first.
-    - *browser*: whether to render the page in a browser; None: as the settings say.
-    - *save_to*: a folder, or an object store such as `s3://bucket/films`. The crawl
-      streams the body to a file there (`Response.file`); any type is allowed, and
-      any size up to the setting `max_file`.
-    - *truncate*: True cuts a body over `max_body`; with False the page fails as
-      `body-too-large`; None: as the settings say.
-    - *revisit*: the time until the next visit (`"7d"`, seconds, a timedelta),
-      `"adaptive"` or `"never"`; None: as the settings say.
-    - *max_body*: the limit of its body in bytes; None: as the settings say.
-    - *session*: the name of the session for this request; None: the spider's
+    - *callback*, *errback*: a method of the spider, or its name. The ledger stores the method's
+      name, so that any process can continue the task.
+    - *body* (bytes or text), or *json* (anything JSON can hold), or *data* (form fields). *json*
+      and *data* set the Content-Type and make the method POST.
+    - *context*: a mapping that the callback finds unchanged in `Response.context`. The ledger
+      stores *context*, so its values are plain (text, numbers, dates, bytes, lists, mappings).
+    - *priority*: from -100 to 100; the crawl fetches requests of a higher priority first.
+    - *browser*: whether to render the page in a browser; with None the settings decide.
+    - *save_to*: a folder, or an object store such as `s3://bucket/films`. The crawl streams the
+      body to a file in this folder (`Response.file`). The body may have any type, and any size up
+      to the setting `max_file`.
+    - *truncate*: True cuts a body over `max_body`; False fails the page as `body-too-large`; with
+      None the settings decide.
+    - *revisit*: the time until the next visit (`"7d"`, seconds, a timedelta), `"adaptive"` or
+      `"never"`; with None the settings decide.
+    - *max_body*: the limit of the response's body in bytes; with None the settings decide.
+    - *session*: the name of the session for this request; None means the spider's
       `default_session`.
-    - *proxy*: the URL of the proxy for this request, or `"direct"`; None: as the
-      settings say. It is stored with the request, including its password.
-    - *cookies*: additional cookies for this request, sent only to its own origin;
-      stored with it.
+    - *proxy*: the URL of the proxy for this request, or `"direct"`; with None the settings decide.
+      The ledger stores the proxy's URL, including the password.
+    - *cookies*: additional cookies, stored in the ledger and sent only to the request's origin.
     - *dont_filter*: make a separate task even if the URL is already known.
-    - *changed*: when the page last changed, as far as is known. A page whose last
-      visit was earlier is fetched again, but only once in a run. *each_run*: fetch
-      it again in each run.
-    - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: the setting of
-      that name, for this request only. A *timeout* longer than `read_timeout`
-      also replaces `read_timeout`.
-    - *max_depth*: the setting, for this request and everything that its page
-      leads to; with 0 the links of a start URL are not followed.
+    - *changed*: when the page last changed, as far as is known. A page is fetched again, once in a
+      run, if its last visit was before *changed*. *each_run*: fetch the page in each run.
+    - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: values of the settings with these
+      names, for this request only. A longer *timeout* also replaces `read_timeout`.
+    - *max_depth*: the setting `max_depth` for this request and for all links from its page; with 0
+      the links of a start URL are not followed.
 
-    Any text is accepted as a URL: the crawl drops and counts a link that cannot
-    be fetched. Raises `SpiderError` if the arguments contradict each other, or if
-    a value cannot be sent or stored.
+    Any text is accepted as a URL, because the crawl drops and counts a link that cannot be fetched.
+    Raises `SpiderError` if the arguments contradict each other, or if a value cannot be sent or
+    stored.
     """
 
     __slots__ = (
@@ -141,14 +137,14 @@ class Request:
             changed = _in_utc(changed)
         self.changed = EACH_RUN if each_run else changed
         if each_run and revisit is None:
-            revisit = NEVER  # a revisit is conditional: a 304 would leave the page unread
+            revisit = NEVER  # the 304 of a revisit would leave the page unread
         if save_to is not None:
             save_to = self._checked_place(save_to)
         option_values = (
             *(max_retry, browser, save_to, truncate, timeout, retry_statuses, accept_statuses),
             *(max_depth, revisit, max_body, session, proxy, cookies or None),
         )
-        # Most requests have no options, and each link of a page is a request.
+        # Skip the check if there are no options, because most requests have none.
         self.options = NO_OPTIONS if option_values == _NOTHING else arguments.options(option_values)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
@@ -170,7 +166,7 @@ class Request:
             self.method = "POST"
 
     def _checked_place(self, save_to: str | os.PathLike[str]) -> str:
-        """Return *save_to* as text; raises `SpiderError` if it names no folder."""
+        """Return *save_to* as text; raises `SpiderError` if *save_to* names no folder."""
         path = os.fspath(save_to)
         if not isinstance(path, str) or not path.strip() or not path.isprintable():
             raise SpiderError(f"Request(save_to={save_to!r}) must be the path of a folder")
@@ -197,7 +193,7 @@ class Request:
     def of(cls, task: Task) -> Self:
         """Return the request of *task*."""
         assert not isinstance(task.context, BlobRef), "a crawl has no blobs"
-        # Do not check the values, because they were checked when the task was made.
+        # Do not check the task's values, because its request was checked when the task was made.
         request = object.__new__(cls)
         request._refusal = None
         request._location = None
@@ -222,7 +218,7 @@ class Request:
         headers: Sequence[tuple[str, str]] = (),
         body: bytes | None = None,
     ) -> Self:
-        """Return a request for *url* that replaces this request, with its callback and options."""
+        """Return a request for *url*, with the callback and options of this request."""
         request = type(self)(
             url,
             self.callback,
@@ -258,7 +254,7 @@ class Request:
 
     @property
     def plain_url(self) -> str | None:
-        """The URL, if two requests with this URL are certainly the same task; else None."""
+        """The request's URL if it alone identifies the request's task, else None."""
         location = self._location
         if (
             location is None
@@ -272,7 +268,7 @@ class Request:
         return location.url
 
     def set_header(self, name: str, value: str) -> None:
-        """Set a header; remove all headers with the same name first."""
+        """Set a header, in place of all headers with the same name."""
         # A spider may have assigned a mapping.
         headers = arguments.headers(self.headers)
         other_headers = (pair for pair in headers if pair[0].lower() != name.lower())
@@ -281,8 +277,8 @@ class Request:
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
         """Return the location of the request and the id of its task; raises `FetchError`.
 
-        *salt* distinguishes `dont_filter` requests for one URL. The salt must be the same when the
-        page that yields the request is parsed again.
+        *salt* distinguishes `dont_filter` requests for one URL. A later parse of the page that
+        yields the request must give the same salt.
         """
         result = self.locate(salt)
         if isinstance(result, Refusal):
@@ -290,7 +286,7 @@ class Request:
         return result
 
     def locate(self, salt: bytes = b"") -> tuple[Location, bytes] | Refusal:
-        """Return the result of `identity`, or why the URL cannot be fetched."""
+        """Return what `identity` returns, or the reason why the URL cannot be fetched."""
         if self._refusal is not None:
             return self._refusal
         location = self._location
@@ -317,8 +313,8 @@ class Request:
     ) -> Task:
         """Return the task of this request, new and due at *now*.
 
-        *salt* is that of `identity`; *identity* is its result, if the caller has it already.
-        Raises `FetchError` for a URL that cannot be fetched.
+        *salt* is the argument of `identity`; *identity* is the result of `identity`, if already
+        known. Raises `FetchError` for a URL that cannot be fetched.
         """
         location, identifier = identity or self.identity(salt)
         task_type = Task if self.changed is None else partial(ChangedTask, changed=self.changed)
@@ -344,7 +340,7 @@ class Request:
         )
 
     def __repr__(self) -> str:
-        # Logs may show it, and a start URL may have a password.
+        # Redact the URL, because logs may show the request, and a start URL may have a password.
         return f"<Request {self.method} {redacted(self.url)!r} callback={self.callback}>"
 
 
@@ -353,7 +349,7 @@ _ARGUMENTS = tuple(inspect.signature(Request).parameters)
 
 @lru_cache(maxsize=1 << 14)
 def _id_of_get(host: str, canonical: str) -> bytes:
-    # Most links of a site lead to the same few pages.
+    # Cache the ids, because most links of a site lead to the same few pages.
     return task_id(Location(canonical, canonical, host))
 
 

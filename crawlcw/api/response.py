@@ -31,9 +31,9 @@ from crawlcw.model.values import FrozenDict
 
 #: The reason for dropped links on a page that asks robots not to follow its links.
 NOFOLLOW = "nofollow"
-#: The content type of a page without Content-Type.
+#: The assumed content type of a page without Content-Type.
 _HTML = "text/html"
-#: The reason for links dropped at the limit; all other reasons are in `Reason`.
+#: The reason for links that `follow_all` drops at the limit; all other reasons are in `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class PageSession:
-    """A session: its `name` ("" if there is no session), and the `data` that its login stored.
+    """A session with its `name` ("" if there is no session), and the `data` that its login stored.
 
-    The data is read-only: pages keep their own values in `Spider.state`.
+    The data is read-only, because pages keep their own values in `Spider.state`.
     """
 
     name: str = ""
     data: Mapping[str, Any] = field(default_factory=FrozenDict)
-    retired: str | None = None  #: why the callback retired the session; None: not retired
+    retired: str | None = None  #: why the callback retired the session, if it did
 
     def retire(self, reason: str = "the callback retired it") -> None:
-        """Retire the session: the crawl logs it in again, or replaces it if there is no login.
+        """Retire the session, so that the crawl logs it in again or replaces it.
 
         The crawl records nothing of this page, and fetches the page again with the new session.
         """
@@ -67,7 +67,7 @@ class PageSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """The result of a request with `save_to`; plain values, so it can be part of an item."""
+    """The file of a request with `save_to`; its values are plain, so it can be part of an item."""
 
     path: str  #: `save_to` and the file's name, which files of equal content share
     sha256: str  #: SHA-256 of the file, in hexadecimal
@@ -78,9 +78,9 @@ class SavedFile:
 class Following:
     """How a crawl follows the links of one page."""
 
-    robot: str = ""  #: the crawler's name in a page's rules for single robots
+    robot: str = ""  #: the crawler's own name in the robots rules of a page
     obey_robots: bool = True  #: do not follow the links of a page that says `nofollow`
-    is_over: bool = False  #: follow no more links: `follow_all` only counts them
+    is_over: bool = False  #: `follow_all` only counts links
 
 
 class Response(Document):
@@ -123,34 +123,34 @@ class Response(Document):
         self.elapsed = elapsed
         self.truncated = truncated
         self.file = file
-        #: The session of the request; it has no name if the request has no session.
+        #: The session of the request; its name is "" if the request has no session.
         self.session = PageSession()
         #: The proxy that the response came through; its `str()` has no password. None: no proxy.
         self.proxy: Proxy | None = None
-        #: Links that `follow_all` left out: unfetchable, or of a page that says `nofollow`.
+        #: Counts of links that `follow_all` left out, because they are unfetchable or `nofollow`.
         self.dropped = DroppedLinks()
         #: How the crawl follows the links of the page.
         self.following = Following()
-        #: The page in the browser, a `playwright.async_api.Page`, if it was rendered; it is
-        #: open until the callback ends.
+        #: The `playwright.async_api.Page` of a page that was rendered in a browser; it is open
+        #: until the callback ends.
         self.page: Any = None
         #: The last callback of `follow` without options, and the request to copy for it.
         self._template: tuple[Callback | None, Request] | None = None
 
     @property
     def size(self) -> int:
-        """The number of bytes of the body, or of the saved file."""
+        """The size of the body, or of the saved file, in bytes."""
         return len(self.body) if self.file is None else self.file.size
 
     @property
     def context(self) -> Mapping[str, Any]:
-        """The values that the spider gave the request as `context`; empty if there are none."""
+        """The values that the spider gave the request as `context`, or an empty mapping."""
         return self.request.context or {}
 
     @cached_property
     def robots(self) -> RobotsDirectives:
-        """The page's rules for robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        # Read `robot` as late as this: the crawl may set it after the head was parsed.
+        """The page's rules for robots (`noindex`, `nofollow`), from X-Robots-Tag or a <meta>."""
+        # Read `robot` at each call, because the crawl may set `robot` after the head was parsed.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
         rules = [] if header is None else directives(header, robot=robot)
         rules += self._head.directives(robot=robot)
@@ -158,12 +158,12 @@ class Response(Document):
 
     @cached_property
     def refresh(self) -> Refresh | None:
-        """The URL that the page sends its reader to by a header or a <meta>, and the delay.
+        """The delay and the URL of the page's refresh, from a header or a <meta>.
 
-        None if the URL is that of the page itself, or cannot be fetched.
+        The value is None if the URL cannot be fetched, or is the URL of the page itself.
         """
         if self.file is not None:
-            return None  # a browser would not show it
+            return None  # browsers do not show a saved file
         header = self.headers.get("refresh")
         target = (None if header is None else refresh(header)) or self._head.refresh
         if target is None:
@@ -184,7 +184,7 @@ class Response(Document):
 
     @property
     def base_url(self) -> str:
-        """The URL that the page's links are relative to: its first usable <base>, else its URL.
+        """The base URL of the page's links: the first usable <base>, else the page's URL.
 
         A <base> in a <noscript> does not count, because it is for browsers without scripts.
         Raises `ParseRefusedError` if the page has a <base> and would hang the parser.
@@ -200,9 +200,9 @@ class Response(Document):
         try:
             nodes = self.css("base[href]")
         except ParseRefusedError as refusal:
-            # Cache the refusal too: each link of the page needs it, and checking a large page is
-            # slow.
-            return refusal.with_traceback(None)  # a traceback would keep this response in memory
+            # Cache the refusal too, because each link of the page needs the base, and checking a
+            # large page is slow.
+            return refusal.with_traceback(None)  # a traceback keeps the response in memory
         for node in nodes:
             if is_without_scripts(node):
                 continue
@@ -213,9 +213,9 @@ class Response(Document):
         return self.url
 
     def urljoin(self, href: str) -> str:
-        """Return the absolute URL of *href*; raises `FetchError` if it cannot be fetched.
+        """Return the absolute URL of *href*; raises `FetchError` for a URL that cannot be fetched.
 
-        Characters outside of ASCII in its query use the page's encoding, as in browsers.
+        Characters outside of ASCII in the query of *href* use the page's encoding, as in browsers.
         Raises `TypeError` if *href* is not a `str`.
         """
         if not isinstance(href, str):
@@ -241,7 +241,7 @@ class Response(Document):
             return Refusal(Reason.URL_INVALID, f"{tag_prefix}no link")
         try:
             return self._locations[address]
-        except ParseRefusedError as refusal:  # of a page with a <base>
+        except ParseRefusedError as refusal:  # of the <base>
             return Refusal(refusal.reason, refusal.message)
 
     def follow(
@@ -250,11 +250,11 @@ class Response(Document):
         callback: Callback | None = None,
         **options: Any,
     ) -> Request:
-        """Return a request for a link: its address, or the node that has it in `href` or `src`.
+        """Return a request for a link: an address, or a node with an address in `href` or `src`.
 
-        *options* are those of `Request`. No content of a page makes this raise:
-        a link that cannot be fetched (`mailto:`, a broken address, a node without an address, None)
-        gives a request that the crawl drops and counts.
+        *options* are options of `Request`. No content of a page makes this raise: a link that
+        cannot be fetched (`mailto:`, a broken address, a node without an address, None) gives a
+        request that the crawl drops and counts.
         """
         address = _address(target)
         location = self._location_of(address, target)
@@ -263,7 +263,7 @@ class Response(Document):
         if options:
             return Request(location.url, callback, **options)
         if self._template is None or self._template[0] != callback:
-            # Return only copies, because a spider may change a returned request.
+            # Return only copies of a template, because a spider may change a returned request.
             self._template = (callback, Request(location.url, callback))
         return self._template[1].with_location(location)
 
@@ -279,12 +279,12 @@ class Response(Document):
         restrict: str | None = None,
         **options: Any,
     ) -> Iterator[Request]:
-        """Return a request for each link: the nodes of a CSS selector, or given nodes or addresses.
+        """Return a request for each link: a node of a CSS selector, or a given node or address.
 
-        Each address is requested once. Links that cannot be fetched (`mailto:`, a broken
-        address) are only counted in `dropped`. If the setting `obey_robots` is on, all links of a
-        page that forbids robots to follow its links are counted too. An `<a>` without `href` is not
-        a link.
+        The result has one request for each address. Links that cannot be fetched (`mailto:`, a
+        broken address) are only counted in `dropped`. If the setting `obey_robots` is on, and a
+        page forbids robots to follow its links, all its links are only counted too. An `<a>`
+        without `href` is not a link.
 
         - *allow*, *deny*: regular expressions; `search` must find one of *allow*, and none
           of *deny*, in the absolute address.
@@ -317,16 +317,16 @@ class Response(Document):
         callback: Callback | None,
         options: Mapping[str, Any],
     ) -> Iterator[Request]:
-        """Yield a request for each link that passes, see `follow_all`."""
+        """Yield the requests that `follow_all` returns."""
         if self.following.obey_robots and self.robots.nofollow:
             for node in nodes:
                 self.dropped.note(NOFOLLOW, _address(node) or "")
             return
         seen_urls: set[str] = set()
-        # Many addresses of a page are equal, or differ only in their fragments: resolve them
-        # once. Refused addresses are not in this set, because each refusal must be counted.
+        # Resolve addresses that are equal or differ only in their fragments once. Refused addresses
+        # are not in `resolved`, because each refusal must be counted.
         resolved: set[str] = set()
-        # All links have the same options, so check the options only for the first link.
+        # Check the options only for the first link, because all links have the same options.
         template: Request | None = None
         for node in nodes:
             if type(node) is LexborNode:  # `_address` inlined: a page has hundreds of links
@@ -358,7 +358,7 @@ class Response(Document):
             url = location.url
             if url not in seen_urls and (link_filter is EVERYTHING or link_filter.passes(url)):
                 seen_urls.add(url)
-                # Yield only copies, because a spider may change a yielded request.
+                # Yield only copies of the template, because a spider may change a yielded request.
                 template = template or Request(url, callback, **options)
                 yield template.with_location(location)
 
@@ -380,10 +380,10 @@ class Response(Document):
     ) -> Form:
         """Return the first form that matches a CSS selector, ready to fill in and submit.
 
-        Its `submit` returns a request with this *callback* and these *options* of `Request`.
-        *click* is a CSS selector of the button to click: None clicks the first button, and False no
-        button. Raises `ValueError` if the page has no such form, and `ParseRefusedError` as `tree`
-        does.
+        `Form.submit` returns a request with *callback* and with *options* of `Request`. *click* is
+        a CSS selector of the button to click; None clicks the first button, and False no button.
+        Raises `ValueError` if the page has no such form, and `ParseRefusedError` for a page without
+        a tree (see `tree`).
         """
         try:
             node = self._tree_with_owners.css_first(css)
@@ -408,13 +408,13 @@ class Response(Document):
 
 
 class _Locations(dict[str, Location | Refusal]):
-    """The locations of the addresses on one page; each address is resolved once."""
+    """A cache of the locations of one page's addresses, so that each address is resolved once."""
 
     resolve: Callable[[str], Location | Refusal]
 
     def __missing__(self, address: str) -> Location | Refusal:
         target, mark, _ = address.partition("#")
-        # A space before the fragment is part of the address: only outer spaces are stripped.
+        # Only outer spaces are stripped, so a space before the fragment is part of the address.
         is_whole = not mark or not target or target[-1] <= " "
         location = self[address] = self.resolve(address) if is_whole else self[target]
         return location
@@ -425,7 +425,7 @@ def _address(target: "Link") -> str | None:
     if isinstance(target, LexborNode):
         # `attrs` reads only the wanted attributes; `attributes` reads all.
         of_node = target.attrs
-        href = of_node.get("href")  # an empty address is a link to the page itself
+        href = of_node.get("href")  # "" means the page itself
         return of_node.get("src") if href is None else href
     if target is None or isinstance(target, str):
         return target

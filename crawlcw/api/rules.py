@@ -1,4 +1,4 @@
-"""Rules, by which a spider follows links without code.
+"""Define rules, by which a spider follows links without code.
 
     class Shop(Spider):
         name = "shop"
@@ -26,11 +26,11 @@ PARSE = "parse"
 
 
 class Rule:
-    """A group of links that the crawl follows, and the callback of their pages.
+    """A group of links that the crawl follows, and the callback for the linked pages.
 
     - *css*, *allow*, *deny*, *extensions*, *deny_extensions*, *restrict*: see
       `Response.follow_all`. By default a rule excludes links to files that are not pages.
-    - *callback*: the name of a method. The default is `parse`, which the spider does not
+    - *callback*: the name of a method. The default callback is `parse`, which the spider does not
       have to define.
     - *follow*: whether the rules also apply to the linked pages; by default only without a
       *callback*.
@@ -72,7 +72,7 @@ class Rule:
             )
             Request("http://rule.invalid/", self.callback, **options)
         except (SpiderError, ValueError, TypeError) as error:
-            # The error of `Request` names arguments that the user wrote in the rule.
+            # Name the rule instead of `Request`, because the user wrote the arguments in the rule.
             message = str(error).removeprefix("Request")
             raise SpiderError(
                 f"Rule{message}" if message != str(error) else f"Rule: {error}"
@@ -95,10 +95,10 @@ class Rule:
 
 
 def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
-    """Yield the requests of *rules* on a page, if they apply; the first rule that matches wins.
+    """Yield the requests of *rules* on a page; the first rule that matches a link wins.
 
-    Rules apply to pages that a rule with `follow` requested. On all other pages, those of start
-    URLs included, they apply if the callback is `parse`.
+    Rules apply to pages that a rule with `follow` requested. On all other pages, including start
+    URLs, rules apply if the callback is `parse`.
     """
     request = response.request
     if not (request.callback == PARSE if request.options.rules is None else request.options.rules):
@@ -112,7 +112,7 @@ def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
 
 
 def check(rules: object, owner: type) -> None:
-    """Raise `SpiderError` if *rules* are not rules, or name a callback that *owner* lacks."""
+    """Raise `SpiderError` if *rules* are not `Rule`s, or name a callback that *owner* lacks."""
     if not isinstance(rules, Sequence) or not all(isinstance(entry, Rule) for entry in rules):
         raise SpiderError(f"{owner.__name__}.rules must be a list of crawlcw.Rule(...)")
     for rule in rules:

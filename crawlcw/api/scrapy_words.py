@@ -4,12 +4,12 @@ The errors of `Settings`, `Request` and `Rule`, and `crawlcw check`, suggest the
 this module.
 """
 
-#: Members of parsel's selectors that lexbor's nodes and lists of them do not have.
+#: Members of parsel's selectors that lexbor's nodes and lists of nodes do not have.
 _OF_SELECTORS = frozenset(
     {"attrib", "css", "extract", "extract_first", "get", "getall", "re", "re_first", "xpath"}
 )
 
-#: A setting of Scrapy, and its counterpart.
+#: Settings of Scrapy, and their counterparts in crawlcw.
 SETTINGS = {
     "ALLOWED_DOMAINS": "allowed_hosts of the spider",
     "AUTOTHROTTLE_ENABLED": "auto_throttle=",
@@ -61,7 +61,7 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
-#: Settings of `SETTINGS` that a spider can leave out at one value: crawlcw then does the same.
+#: Settings of Scrapy with the value that means crawlcw's default, so that a spider can omit it.
 DEFAULTS = {
     "HTTPCACHE_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": False,
@@ -71,7 +71,7 @@ DEFAULTS = {
 
 _NOT_FOLLOWED = "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages"
 
-#: An argument that requests of Scrapy, Crawlee, requests and httpx take, and its counterpart.
+#: Arguments of requests in Scrapy, Crawlee, requests and httpx, and their counterparts in crawlcw.
 REQUEST_ARGUMENTS = {
     "allow_redirects": _NOT_FOLLOWED,
     "auth": "settings = Settings(auth=...) on the spider",
@@ -93,7 +93,7 @@ REQUEST_ARGUMENTS = {
     "verify": "settings = Settings(insecure=True) on the spider",
 }
 
-#: An argument of Scrapy's `Rule` and `LinkExtractor`, and its counterpart in `Rule`.
+#: Arguments of Scrapy's `Rule` and `LinkExtractor`, and their counterparts in crawlcw's `Rule`.
 RULE_ARGUMENTS = {
     "allow_domains": "allow= with a pattern of the host, or allowed_hosts of the spider",
     "attrs": "css= with a selector of the links",
@@ -112,7 +112,7 @@ RULE_ARGUMENTS = {
     "unique": "nothing: each address of a page is followed once",
 }
 
-#: A key that Scrapy itself reads from, or writes into, `meta`, and its counterpart.
+#: Keys that Scrapy reads from or writes into `meta`, and their counterparts in crawlcw.
 META_KEYS = {
     "bindaddress": "nothing",
     "cookiejar": 'Request(session="name")',
@@ -141,7 +141,7 @@ META_KEYS = {
 
 
 def selector_hint(error: BaseException) -> str:
-    """Return a hint if a callback used lexbor's nodes like parsel's selectors, else `""`."""
+    """Return a hint for a callback that used lexbor's nodes like parsel's selectors, else `""`."""
     if type(error).__name__ == "SelectolaxError":  # from a node
         return (
             " (the nodes of response.css() do not support ::text and ::attr(): write .text() or "

@@ -19,7 +19,7 @@ class LoginSession:
     - `origins`: the origins that get the headers, as `https://host`; by default the origins that
       the login has sent requests to
 
-    The crawl stores the cookies of the responses and sends them back.
+    The crawl stores the cookies of the login's responses, and sends them in the session's requests.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class LoginSession:
         self._add_cookie = add_cookie
 
     async def fetch(self, target: str | Request) -> Response:
-        """Return the response to a request, or to a GET of a URL, after its redirects.
+        """Send a request, or a GET of a URL, and return the response after all redirects.
 
-        Any status is a response. Raises `FetchError` if there is no response.
+        A response may have any status. Raises `FetchError` if there is no response.
         """
         return await self._send(Request(target) if isinstance(target, str) else target)
 
     async def submit(self, request: Request) -> Response:
-        """Return the response to a request, such as a form; raises `FetchError` for 4xx and 5xx."""
+        """Send a request and return the response; a status of at least 400 raises `FetchError`."""
         response = await self._send(request)
         if response.status >= 400:
             raise FetchError(
@@ -69,11 +69,11 @@ class LoginSession:
 
 
 def condition(spider: object, name: str) -> Callable[[Response], bool]:
-    """Return the condition in the spider's attribute *name*; raises `SpiderError`.
+    """Return the condition in the spider's attribute *name*; raises `SpiderError` for a wrong type.
 
-    The attribute is a status, several statuses, or a function of the response: a method or an
-    assigned function. If it is None, no response meets the condition. The condition raises
-    `FetchError` (`parse-error`) if the spider's function raises.
+    The attribute is a status, several statuses, or a function (also a method) of the response. If
+    the attribute is None, no response meets the condition. The condition raises `FetchError`
+    (`parse-error`) if the spider's function raises.
     """
     declared = inspect.getattr_static(spider, name)
     if isinstance(declared, staticmethod):
@@ -83,7 +83,7 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
     if isinstance(declared, int):
         return lambda response: response.status == declared
     if callable(declared):
-        # Python binds a function that the class assigns as a method: call it without `self`.
+        # Python binds a function that the class has assigned as a method; call it without `self`.
         parameter_count = len(inspect.signature(declared).parameters)
         function = (
             getattr(spider, name)
@@ -94,7 +94,7 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
         def is_met(response: Response) -> bool:
             try:
                 return bool(function(response))
-            except Exception as error:  # the user's code may raise anything
+            except Exception as error:  # user code may raise anything
                 message = f"{name} raised {type(error).__name__}: {error}"
                 raise FetchError(Reason.PARSE_ERROR, message) from error
 

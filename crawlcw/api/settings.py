@@ -1,7 +1,7 @@
-"""The settings of a crawl: one frozen value, read from four sources.
+"""Define the settings of a crawl, and read them from four sources.
 
-A later source overrides an earlier one: the spider's class, `[tool.crawlcw]` in
-pyproject.toml, the environment (`CRAWLCW_CONCURRENCY=50`), `-s concurrency=50`.
+The sources are the spider's class, `[tool.crawlcw]` in pyproject.toml, the environment
+(`CRAWLCW_CONCURRENCY=50`) and `-s concurrency=50`. Each source overrides the sources before it.
 """
 
 import difflib
@@ -40,17 +40,17 @@ from crawlcw.model.retry import RETRY_STATUSES, RetryPolicy
 from crawlcw.model.visits import RevisitPolicy
 
 _PREFIX = "CRAWLCW_"
-#: Variables with the prefix that are not settings; test variables begin with `_OF_TESTS`.
+#: Environment variables that are not settings; variables for tests begin with `_OF_TESTS`.
 _OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_PASSING_LEDGER", "CRAWLCW_TOKEN")
 _OF_TESTS = "CRAWLCW_TEST_"
-#: A quarter of the memory budget is for bodies; it must hold at least one body.
+#: One quarter of the memory budget is for bodies of responses, and must hold at least one body.
 BUDGET_IN_BODIES = 4
 _AN_INSTANT = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to crawl. Every field has a default; `replace` makes a changed copy.
+    """The settings of a crawl. Every field has a default; `replace` makes a changed copy.
 
     Raises `SettingsError` if a value is invalid.
     """
@@ -361,7 +361,7 @@ class Settings:
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """The settings about further attempts, as the type that `model` uses."""
+        """The settings about retries, as the type that the package `model` uses."""
         return RetryPolicy(
             max_retry=self.max_retry,
             base=self.backoff_base,
@@ -371,14 +371,14 @@ class Settings:
 
     @property
     def revisit_policy(self) -> RevisitPolicy:
-        """The settings about further visits, as the type that `model` uses."""
+        """The settings about revisits, as the type that the package `model` uses."""
         return RevisitPolicy(
             recurrence=self.revisit, shortest=self.revisit_min, longest=self.revisit_max
         )
 
     @property
     def login_policy(self) -> LoginPolicy:
-        """The settings about logins, as the type that `model` uses."""
+        """The settings about logins, as the type that the package `model` uses."""
         return LoginPolicy(
             max_failures=self.max_logins, base=self.backoff_base, ceiling=self.backoff_max
         )
@@ -395,7 +395,7 @@ class Settings:
 
     @property
     def host_policy(self) -> Policy:
-        """The settings about hosts, as the type that `model` uses."""
+        """The settings about hosts, as the type that the package `model` uses."""
         return Policy(
             backoff_base=self.host_backoff_base,
             backoff_max=self.host_backoff_max,
@@ -406,7 +406,7 @@ class Settings:
 
 
 def described() -> list[tuple[str, SettingField[Any, Any]]]:
-    """Return every setting's name and field, in order."""
+    """Return the name and the field of every setting, in the order of definition."""
     return [(f.name, vars(Settings)[f.name]) for f in fields(Settings)]
 
 
@@ -419,8 +419,8 @@ def layered(
 ) -> Settings:
     """Return *base* with the settings of the project, the environment and `key=value` texts.
 
-    It ignores unknown variables, see `unknown_variables`. Raises `SettingsError` that
-    names the setting, its source, and the nearest known name.
+    Unknown variables of the environment are ignored (see `unknown_variables`). Raises
+    `SettingsError` that names the setting, the source, and the nearest known name.
     """
     merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
     names = _variables()
@@ -469,7 +469,7 @@ def _nearest(name: str) -> str:
 
 
 def _variables() -> dict[str, str]:
-    """Return the setting that each environment variable sets."""
+    """Return the names of the settings by environment variable."""
     return {_PREFIX + setting.name.upper(): setting.name for setting in fields(Settings)}
 
 
@@ -479,7 +479,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     An unknown variable is not an error, because other programs may use it.
     """
     known_names = {*_variables(), *_OTHER_VARIABLES}
-    # Compare without the common prefix, which would make any two names similar.
+    # Compare the variables without their common prefix, which would make any two names similar.
     bare_names = [variable.removeprefix(_PREFIX) for variable in known_names]
     sentences = []
     for name in sorted(environment):

@@ -1,8 +1,8 @@
-"""The kinds of settings: descriptors that check assigned values and read them from text.
+"""Define the kinds of settings, as descriptors that check values and read values from text.
 
-If a descriptor is the default of a dataclass field, the field accepts every form of its kind
-(`"30s"`, `30`, a timedelta), and its value always has one type. No error, log or `repr` shows
-a value that may hold a secret: headers, a login, proxies, a webhook.
+A dataclass field with such a descriptor accepts every form of a value (`"30s"`, `30`, a timedelta),
+and always stores one type. No error, log or `repr` shows a value that may hold a secret: headers, a
+login, proxies, a webhook.
 """
 
 import math
@@ -26,7 +26,7 @@ Pairs = Mapping[str, str] | Iterable[tuple[str, str]] | str
 UserAndPassword = tuple[str, str] | str
 ProxyTexts = Iterable[str | Proxy] | str | None
 
-#: RFC 9110, sections 5.1 and 5.5.
+#: Names and values of headers (RFC 9110, sections 5.1 and 5.5).
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 _DOWNLOADER_HEADERS = frozenset(
@@ -38,7 +38,7 @@ _DOWNLOADER_HEADERS = frozenset(
 
 
 class SettingField(Generic[Input, Stored]):
-    """A setting: its default, its unit and its purpose."""
+    """A setting with its default, its unit and its description."""
 
     def __init__(self, default: Input, doc: str, *, unit: str = "") -> None:
         self.doc = doc
@@ -51,12 +51,12 @@ class SettingField(Generic[Input, Stored]):
         self.name = name
 
     if TYPE_CHECKING:
-        # Only type checkers need this method. At run time Python reads a setting from the
-        # instance's dictionary, which needs no call.
+        # Only type checkers need `__get__`. At run time Python reads a setting from the instance's
+        # dictionary, which needs no call.
         def __get__(self, instance: object, owner: type) -> Stored: ...
 
     def __set__(self, instance: object, value: "Input | SettingField[Input, Stored]") -> None:
-        if value is self:  # as the default of a dataclass
+        if value is self:  # the dataclass default
             instance.__dict__[self.name] = self.default
             return
         try:
@@ -65,11 +65,11 @@ class SettingField(Generic[Input, Stored]):
             raise SettingsError(f"setting {self.name}: {error}") from None
 
     def read(self, value: Input) -> Stored:
-        """Return *value* in the field's type; raises `SettingsError` with a sentence."""
+        """Return *value* converted to the field's type; raises `SettingsError` with a message."""
         raise NotImplementedError
 
     def shown(self) -> str:
-        """Return the default as a user would write it."""
+        """Return the default as text that a user would write."""
         return "none" if self._written in (None, (), {}) else str(self._written)
 
 
@@ -115,7 +115,7 @@ class Tolerance(SettingField[int | float | str | None, int | float | None]):
 
 
 def tolerance(value: int | float | None) -> str:
-    """Return a count or a share as a user would write it."""
+    """Return a count or a share as text that a user would write."""
     if value is None:
         return "none"
     return f"{100 * value:g}%" if isinstance(value, float) else f"{value:,}"
@@ -137,14 +137,14 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
 
 
 class Revisit(SettingField[timedelta | float | str | None, Recurrence]):
-    """The time of the next visit of a page: a duration, `adaptive`, or `never` (also None)."""
+    """The time until the next visit of a page: a duration, `adaptive`, or `never` (also None)."""
 
     def read(self, value: timedelta | float | str | None) -> Recurrence:
         return visits.NEVER if value is None else visits.recurrence(value)
 
 
 class Flag(SettingField[bool | str, bool]):
-    """True or false; in text also `1`, `0`, `yes`, `no`, `on`, `off`."""
+    """A truth value; in text also `1`, `0`, `yes`, `no`, `on`, `off`."""
 
     _WORDS = dict.fromkeys(("true", "1", "yes", "on"), True)
     _WORDS |= dict.fromkeys(("false", "0", "no", "off"), False)
@@ -246,42 +246,42 @@ class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
 
 
 class SecretPairs(tuple[tuple[str, str], ...]):
-    """Headers; their `repr` hides the values."""
+    """A tuple of headers whose `repr` hides the values."""
 
     def __repr__(self) -> str:
         return f"<headers {', '.join(name for name, _ in self) or 'none'}>"
 
 
 class SecretLogin(tuple[str, str]):
-    """A user and a password; the `repr` hides both."""
+    """A user and a password, which the `repr` hides."""
 
     def __repr__(self) -> str:
         return "<a user and a password>"
 
 
 class SecretProxies(tuple[Proxy, ...]):
-    """Proxies; their `repr` hides users and passwords."""
+    """A tuple of proxies whose `repr` hides users and passwords."""
 
     def __repr__(self) -> str:
         return f"<proxies {', '.join(map(str, self)) or 'none'}>"
 
 
 class SecretUrl(str):
-    """A URL that may have a key in its path; its `repr` hides it."""
+    """A URL whose path may have a key, and whose `repr` hides the path."""
 
     def __repr__(self) -> str:
         return "<a URL>"
 
 
 class Headers(SettingField[Pairs, SecretPairs]):
-    """Headers by name; in text one `Name: value` in each line."""
+    """A setting with headers by name; in text each line is `Name: value`."""
 
     def read(self, value: Pairs) -> SecretPairs:
         return SecretPairs(_checked(name, content) for name, content in _pairs(value))
 
 
 class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
-    """A user and a password: a pair, or in text `user:password`, or `none`."""
+    """A setting with a user and a password: a pair, or in text `user:password` or `none`."""
 
     def read(self, value: UserAndPassword | None) -> SecretLogin | None:
         if value is None or is_none(value):
@@ -298,7 +298,7 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
 
 
 class Proxies(SettingField[ProxyTexts, SecretProxies]):
-    """Proxies by their URLs, or None; in text separated by commas or spaces, or `none`."""
+    """A setting with URLs of proxies, or None; in text separated by commas or spaces, or `none`."""
 
     def read(self, value: ProxyTexts) -> SecretProxies:
         if isinstance(value, str):
@@ -337,7 +337,7 @@ class Webhook(SettingField[str | None, SecretUrl | None]):
 
 
 def is_none(value: object) -> bool:
-    """Return whether a text gives a setting no value: it is empty, or `none`."""
+    """Return whether a text (empty or `none`) gives a setting no value."""
     return isinstance(value, str) and value.strip().lower() in ("", "none")
 
 

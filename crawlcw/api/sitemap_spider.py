@@ -7,9 +7,9 @@
         def parse(self, response):
             yield {"title": response.css_first("h1").text()}
 
-Each sitemap is a task like a page. The next run reads the sitemaps again, and fetches a page
-again if its `lastmod` is later than its last visit. A sitemap may be XML, plain text or a
-feed, with or without gzip, as sitemaps.org allows. Its entries are read piece by piece, so that its
+Each sitemap is a task like a page. The next run reads the sitemaps again, and fetches a page again
+if the page's `lastmod` is later than its last visit. A sitemap may be XML, plain text or a feed,
+with or without gzip, as sitemaps.org allows. The spider reads a sitemap piece by piece, so that
 50,000 entries are never in memory together.
 """
 
@@ -33,17 +33,17 @@ from crawlcw.errors import FetchError, Reason, SpiderError, XmlError
 from crawlcw.model import urls
 from crawlcw.model.visits import NEVER
 
-#: The limit of sitemaps.org for one file.
+#: Maximum number of entries in one sitemap, by sitemaps.org.
 MAX_ENTRIES = 50_000
-#: How deep indexes may be nested; sitemaps.org allows no index in an index at all.
+#: Maximum nesting of sitemap indexes; sitemaps.org allows no index in an index.
 MAX_NESTED = 3
-#: Sitemaps are fetched before pages.
+#: The priority of sitemaps, which are fetched before pages.
 _PRIORITY = 10
 _ROBOTS_TXT = "/robots.txt"
 _DEFAULT_PATH = "/sitemap.xml"
 _SITEMAP = "sitemap"
 _INDEX = "sitemapindex"
-#: Some generators confuse the two kinds, or omit the element around <loc>.
+#: Entries of sitemaps and of indexes, which some generators confuse; <loc> may stand alone.
 _ENTRIES = frozenset({"url", _SITEMAP, "loc"})
 _RECORDS = {
     "urlset": _ENTRIES,
@@ -51,25 +51,25 @@ _RECORDS = {
     **syndication.RECORDS,
 }
 _LINE = re.compile(r"\r\n?|\n")
-#: Maximum length of a line, above that of any URL: the reader drops the rest of the line.
+#: Maximum length of a line, longer than any URL; the reader drops the rest of a longer line.
 _LONGEST_LINE = 1 << 14
 _LONGEST_ROBOTS_TXT = 512 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitemapEntry:
-    """One entry of a sitemap."""
+    """A page or a sitemap that a sitemap lists."""
 
-    url: str  #: as written: it may be relative or invalid
+    url: str  #: the text of the entry; may be relative or invalid
     is_sitemap: bool = False  #: whether the entry is a sitemap, not a page
-    lastmod: datetime | None = None  #: aware; the end of the day if the sitemap gives only a day
+    lastmod: datetime | None = None  #: aware; if only a day is given, its end
     changefreq: str = ""
     priority: float | None = None
     alternates: Mapping[str, str] = field(default_factory=dict)  #: language -> URL
 
 
 class SitemapSpider(Spider):
-    """A spider that begins with sitemaps, and with any start URLs.
+    """A spider that begins with sitemaps, and with start URLs if it has any.
 
     A sitemap is XML, plain text, RSS or Atom; gzip is unpacked. The crawl drops and counts all
     entries after the first 50,000 of a file, entries inside of more than three nested indexes, and
@@ -77,15 +77,15 @@ class SitemapSpider(Spider):
     """
 
     #: Sitemaps, indexes of sitemaps, or robots.txt files that name sitemaps. If the list is empty,
-    #: the spider reads the robots.txt of the start URLs' hosts. It requests `/sitemap.xml` if
-    #: robots.txt names no sitemap.
+    #: the spider reads the robots.txt of the start URLs' hosts. If a robots.txt names no sitemap,
+    #: the spider requests `/sitemap.xml`.
     sitemap_urls: Iterable[str] = ()
     #: Pairs of a regular expression and a callback. The first expression found in the URL chooses
-    #: the callback of the page; a page that matches none is not fetched.
+    #: the callback of the page; a page that matches no expression is not fetched.
     sitemap_rules: Sequence[tuple[str, str | Callable[..., Any]]] = (("", "parse"),)
-    #: Regular expressions: the spider reads a sitemap of an index if an expression matches its URL.
+    #: Regular expressions; the spider reads a sitemap of an index if one matches the sitemap's URL.
     sitemap_follow: Sequence[str] = ("",)
-    #: Whether to fetch also the pages in other languages that an entry names (hreflang).
+    #: Whether to also fetch the pages in other languages (hreflang) that a sitemap's entry names.
     sitemap_alternate_links: bool = False
 
     async def start(self) -> AsyncIterator[Request]:
@@ -101,18 +101,18 @@ class SitemapSpider(Spider):
             yield self.sitemap_request(origin + _ROBOTS_TXT)
 
     def sitemap_filter(self, entries: Iterator[SitemapEntry]) -> Iterable[SitemapEntry]:
-        """Return the wanted *entries* of a sitemap; spiders override it to drop or change some.
+        """Return the wanted *entries* of a sitemap; a spider overrides this method to drop entries.
 
-        Write it as a generator, so that the entries are never in memory together.
+        Write the method as a generator, so that the entries are never in memory together.
         """
         return entries
 
     def sitemap_request(
         self, url: str, *, nesting: int = 0, changed: datetime | None = None
     ) -> Request:
-        """Return the request for a sitemap: read in each run, or only after it has *changed*.
+        """Return the request for a sitemap, in each run or only if the sitemap has *changed* since.
 
-        *nesting* is the number of indexes that led to it.
+        *nesting* is the number of indexes that led to the sitemap.
         """
         return Request(
             url,
@@ -130,7 +130,7 @@ class SitemapSpider(Spider):
 
     @url_list
     def parse_sitemap(self, response: Response) -> Iterator[Request]:
-        """Yield the requests for the URLs that a sitemap, or a robots.txt, lists."""
+        """Yield the requests for the URLs that a sitemap or a robots.txt lists."""
         nesting = int(response.context.get("nesting", 0))
         if urlsplit(response.url).path == _ROBOTS_TXT:
             sitemap_urls = sitemaps_of_robots_txt(response.text)
@@ -186,9 +186,9 @@ class SitemapSpider(Spider):
 
 
 def _resolved(response: Response, url: str) -> str | None:
-    """Return the absolute URL of an entry; if it cannot be fetched, count it and return None."""
+    """Return the absolute URL of an entry; count an unfetchable URL and return None."""
     if url.startswith(("http://", "https://")):
-        return url  # the crawl checks the URL when it makes the task, and drops it if it is invalid
+        return url  # the crawl drops the URL later if it is invalid
     try:
         return urls.resolve(response.url, url)
     except FetchError as refusal:
@@ -234,7 +234,7 @@ def _(spider: SitemapSpider) -> None:
 def entries(
     body: bytes, *, content_type: str | None = None, is_cut: bool = False
 ) -> Iterator[SitemapEntry]:
-    """Yield the entries of a sitemap, in its order; *is_cut*: the end of the body is missing.
+    """Yield the entries of a sitemap in order; *is_cut* says that the end of *body* is missing.
 
     If the sitemap cannot be read to its end, yields the entries before the error, then raises
     `XmlError`.
@@ -255,7 +255,7 @@ def entries(
         if record is not None and not entry_count:
             raise XmlError(Reason.PARSE_ERROR, "none of its entries has an address")
     else:
-        end = [] if is_cut else ["\n"]  # otherwise the first part of a cut URL would be an entry
+        end = [] if is_cut else ["\n"]  # a cut line is not a URL
         for line in _lines(chain(all_pieces, end)):
             yield SitemapEntry(url=line)
 
@@ -263,13 +263,14 @@ def entries(
 def sitemaps_of_robots_txt(text: str) -> list[str]:
     """Return the sitemaps that a robots.txt names, without duplicates."""
     lines = text[:_LONGEST_ROBOTS_TXT].splitlines()
-    # Parse only the sitemap lines: protego stores a group's rules once for each of its agents.
+    # Parse only the sitemap lines, because protego copies a group's rules for each user agent of
+    # the group.
     sitemap_lines = (line for line in lines if line.lstrip()[:4].lower() == "site")
     return list(dict.fromkeys(Protego.parse("\n".join(sitemap_lines)).sitemaps))
 
 
 def _entries_of(record: Record) -> Iterator[SitemapEntry]:
-    """Yield the entries of a record: a <url> may have no <loc>, or several."""
+    """Yield the entries of a record; a <url> may have no <loc> or several."""
     if record.name not in _ENTRIES:
         of_feed = syndication.entry_of(record)
         addresses, entry = [of_feed.link], SitemapEntry(url="", lastmod=of_feed.updated)
@@ -307,7 +308,7 @@ def _number(text: str) -> float | None:
 
 
 def _lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the complete lines that are not empty; raises `XmlError` if they are not URLs."""
+    """Yield the complete lines that are not empty; raises `XmlError` for text without URLs."""
     tail = ""
     is_first = True
     for piece in pieces:

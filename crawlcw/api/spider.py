@@ -1,4 +1,4 @@
-"""Define the spider, a class that users write to name the first pages and parse every page.
+"""Define the class `Spider`; users write a subclass to name the first pages and parse every page.
 
     class Books(Spider):
         name = "books"
@@ -36,7 +36,7 @@ from crawlcw.model.spider_state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: A spider's name is also the name of its collection; MongoDB and SQLite both accept these names.
+#: A spider's name, which is also the name of its collection in MongoDB and SQLite.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
 
 
@@ -45,19 +45,20 @@ _SETTABLE_ATTRIBUTES = frozenset({"start_urls", "state"})
 
 
 class _NamedLogger:
-    """The logger of a spider: it has the spider's name, and is made at the first access."""
+    """The logger of a spider, with the spider's name, made at the first access."""
 
     def __get__(self, spider: "Spider | None", spider_class: "type[Spider]") -> logging.Logger:
         return logging.getLogger(spider_class.name or spider_class.__name__)
 
 
 class _State:
-    """The state of a spider: made at the first access, only in memory until a crawl stores it."""
+    """The state of a spider, made at the first access, and in memory until a crawl stores it."""
 
     def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
         if spider is None:
             return self
-        # A name with two underscores is not part of the fingerprint, see `crawl.seeder`.
+        # Use a name with two underscores, which is not part of the spider's fingerprint
+        # (`crawl.seeder`).
         state: State | None = vars(spider).get("__state__")
         if state is None:
             state = vars(spider)["__state__"] = State()
@@ -67,10 +68,9 @@ class _State:
 class Spider:
     """The base of all spiders.
 
-    A callback is a generator, an async generator, a coroutine, or a plain
-    function. It yields items and `Request`s, or returns an iterable of them,
-    a single one, or None. An item is a dict, a dataclass, an attrs or a
-    pydantic object.
+    A callback is a generator, an async generator, a coroutine, or a plain function. A callback
+    yields items and `Request`s, or returns an iterable of items and requests, a single item or
+    request, or None. An item is a dict, a dataclass, an attrs or a pydantic object.
 
     The command line passes the arguments `-a key=value` to the constructor,
     and the base class stores them as attributes.
@@ -79,9 +79,8 @@ class Spider:
     name: ClassVar[str] = ""
     #: The URLs of the first pages; empty if other programs add all pages (`crawlcw add`).
     start_urls: Iterable[str] = ()
-    #: Hosts that links may lead to, with their subdomains: `example.com`, or
-    #: `example.com:8080` for that port alone; `"*"` for all hosts.
-    #: None: the hosts of the start URLs.
+    #: Hosts that links may lead to, with their subdomains: `example.com`, or `example.com:8080` for
+    #: one port; `"*"` for all hosts. None means the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
     #: Limits of single hosts, which replace the settings. A key is `shop.example.com`, with
@@ -91,38 +90,38 @@ class Spider:
     rules: Sequence[Rule] = ()
     #: The layers that each page's request passes, the outermost first, see `Layer`.
     layers: Sequence[Layer] = ()
-    #: Run `start` at each start of a crawl. If it is false, a crawl runs `start` again only until
-    #: all its requests are in the ledger, or after the spider's arguments, attributes or code have
-    #: changed.
+    #: Whether to run `start` at each start of a crawl. If False, a later crawl runs `start` again
+    #: only if the ledger has not all of its requests, or if the spider's arguments, attributes or
+    #: code have changed.
     start_again: ClassVar[bool] = False
 
-    #: Whether an item with a value of an unknown type fails its "page", or only that "item" is
-    #: dropped and counted.
+    #: An item with a value of an unknown type fails the page ("page"), or is dropped and counted
+    #: alone ("item").
     invalid_items: ClassVar[Literal["page", "item"]] = "page"
 
     if TYPE_CHECKING:
-        #: A logger with the spider's name. A spider may define its own attribute instead.
+        #: A logger with the spider's name. A spider may define its own attribute `logger` instead.
         logger: logging.Logger
-        #: Values that callbacks keep between pages and between runs: durable, and shared by all
-        #: processes. A spider may define its own attribute instead.
+        #: Durable values that callbacks keep between pages and between runs, and that all processes
+        #: share. A spider may define its own attribute `state` instead.
         state: State
     else:
         logger = _NamedLogger()
         state = _State()
 
-    #: The session of requests that name no session, if the spider has sessions: with `login`, or
-    #: with `Settings(cookies=True)`.
+    #: The session of requests that name no session. A spider has sessions with `login` or with
+    #: `Settings(cookies=True)`.
     default_session: ClassVar[str] = DEFAULT_SESSION
-    #: The responses that mean that a session is not logged in: a status, several statuses, or a
-    #: function of the response. Used only if the spider has a `login`.
+    #: A status, several statuses, or a function of the response, for responses that mean that a
+    #: session is logged out. The crawl uses `login_when` only if the spider has a `login`.
     login_when: Any = 401
 
-    #: The responses that mean that a proxy, or a session of a pool, is banned: a status, several
-    #: statuses, or a function of the response. The statuses of the setting `proxy_ban_statuses`
-    #: count too.
+    #: A status, several statuses, or a function of the response, for responses that mean that a
+    #: proxy, or a session of a pool, is banned. The statuses of the setting `proxy_ban_statuses`
+    #: also mean a ban.
     banned_when: Any = None
 
-    _arguments: Mapping[str, Any]  #: the arguments of the constructor
+    _arguments: Mapping[str, Any]  #: of the constructor
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Store the arguments, because a spider's own constructor may not store them."""
@@ -132,8 +131,8 @@ class Spider:
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
-            # An argument must not replace an attribute of the base class, except those that are
-            # settable.
+            # An argument must not replace an attribute of the base class, except a settable
+            # attribute.
             if not key.isidentifier() or (hasattr(Spider, key) and key not in _SETTABLE_ATTRIBUTES):
                 raise SpiderError(
                     f"-a {key}=... cannot be set: the name is in use or not a Python name"
@@ -146,13 +145,13 @@ class Spider:
             yield Request(url)
 
     def parse(self, response: Response) -> Any:  # noqa: ARG002  # for a spider's own
-        """Yield the items and requests of a page; a spider without `rules` must define it."""
+        """Yield the items and requests of a page; a spider without `rules` must define `parse`."""
         if self.rules:
             return
         raise NotImplementedError(f"{type(self).__name__} has no parse()")
 
     def item(self, item: Any, response: Response | None) -> Any:  # noqa: ARG002  # for a spider's own
-        """Change an item before it is recorded: return it, or yield several in its place.
+        """Change an item before the ledger records it: return the item, or yield several items.
 
         May be `async`. If it raises `DropItem`, the item is dropped and counted by
         reason. *response* is the page of the item, or None for an item of `on_error`.
@@ -160,24 +159,23 @@ class Spider:
         return item
 
     async def login(self, session: LoginSession) -> None:
-        """Log a session in, by `session.fetch` and `session.submit`; an error fails the login.
+        """Log *session* in by `session.fetch` and `session.submit`; an error fails the login.
 
-        One process at a time calls it: before the first page of a session, and again
-        when the session was logged out.
+        One process at a time calls `login`, before the first page of a session, and again when the
+        session was logged out.
         """
 
     def on_error(self, request: Request, error: FetchError) -> Any:
         """Called when the crawl gives up *request*; *error.reason* says why.
 
-        May yield items and requests, as a callback may. `error.response` is the
-        response that counted as the failure, with status, headers and body, if
-        there was one.
+        The hook may yield items and requests, like a callback. `error.response` is the response
+        that counted as the failure, with status, headers and body, if there was one.
         """
 
     def downloader(self, default: Downloader) -> Downloader:
         """Return the downloader of pages: *default*, a wrapper of it, or a different downloader.
 
-        Called once in each process, in its event loop and before `opened`. The crawl
+        Each process calls `downloader` once, in its event loop and before `opened`. The crawl
         closes the returned downloader, and then *default*.
         """
         return default
@@ -185,62 +183,65 @@ class Spider:
     def before_request(self, request: Request) -> Any:
         """Change *request* before it is sent; sync or async.
 
-        Called for each hop of a redirect, with the hop's URL, but not for robots.txt.
+        The crawl calls the hook for each hop of a redirect, with the hop's URL, but not for
+        robots.txt.
 
-        - It may return another `Request`, or a `Response` that the crawl uses instead of
+        - The hook may return another `Request`, or a `Response` that the crawl uses instead of
           asking the server.
-        - It may change the URL only within the same origin.
-        - It may raise `FetchError`, which ends the attempt, or `StopCrawl`. Any other
-          error fails the page.
+        - The hook may change the URL only within the same origin.
+        - The hook may raise `FetchError`, which ends the attempt, or `StopCrawl`. Any other error
+          of the hook fails the page.
         """
 
     def after_response(self, response: Response) -> Any:
         """Change *response*, or return another response, before the crawl reads it; sync or async.
 
-        Called for each response, including redirects and error pages. It may raise
-        the same errors as `before_request`.
+        The crawl calls the hook for each response, including redirects and error pages. The hook
+        may raise the same errors as `before_request`.
         """
 
     def on_idle(self, reason: IdleReason) -> Any:
         """Called when this process has made no progress for `idle_after`; sync or async.
 
-        The crawl calls it again only after progress. `reason.sentence()` says why; `reason.hosts`
-        and `reason.ends_at` say how many hosts rest and until when. `StopCrawl` ends the crawl;
-        any other error is logged.
+        The crawl calls `on_idle` again only after progress. `reason.sentence()` says why;
+        `reason.hosts` and `reason.ends_at` say how many hosts are paused after failures, and until
+        when. `StopCrawl` ends the crawl; any other error is logged.
         """
 
     def on_failure_rate(self, rate: float) -> Any:
         """Called when more than `failure_alarm` of the last 100 attempts failed; sync or async.
 
-        *rate* is the share of failures, from 0 to 1. The crawl calls it again only after the share
-        has fallen to half of `failure_alarm`. It may raise the same errors as `on_idle`.
+        *rate* is the share of failures, from 0 to 1. The crawl calls `on_failure_rate` again only
+        after the share has fallen to half of `failure_alarm`. The hook may raise the same errors as
+        `on_idle`.
         """
 
     async def opened(self) -> None:
-        """Prepare: called once in each process before its first page; may be a plain function."""
+        """Called once in each process, before the process's first page; may be a plain function."""
 
     async def closed(self, report: Report) -> None:
-        """Clean up: called once in each process after its last page; may be a plain function.
+        """Called once in each process, after the process's last page; may be a plain function.
 
-        It is cancelled when `grace` has passed since the end of the crawl or since the order to
-        stop, but it has at least 2 s.
+        The crawl cancels `closed` at the setting `grace` after the end of the crawl or the order to
+        stop, but not before `closed` has had 2 s.
         """
 
 
 def url_list(callback: F) -> F:
     """Mark a callback of a spider that reads a list of URLs, such as a sitemap.
 
-    The callback is a generator or an async generator. While it runs, the crawl writes its
-    requests to the ledger some hundred at a time. So a list of any length fits into memory, and
-    `max_links_per_page` does not limit it. Its requests have the depth of the list. If the callback
-    raises, the requests that it has yielded remain; a rerun adds no request twice.
+    The callback is a generator or an async generator. While the callback runs, the crawl writes the
+    callback's requests to the ledger some hundred at a time. So a list of any length fits into
+    memory, and `max_links_per_page` does not limit it. The callback's requests have the depth of
+    the list. If the callback raises, the requests that it has yielded remain; a rerun adds no
+    request twice.
     """
     callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
     return callback
 
 
 async def settled(returned: object) -> None:
-    """Wait for the result of `opened` or `closed`, if they are `async`."""
+    """Await *returned*, the result of `opened` or `closed`, if the hook is `async`."""
     if inspect.isawaitable(returned):
         await returned
 
@@ -252,21 +253,21 @@ def arguments_of(spider: Spider) -> Mapping[str, Any]:
 
 @singledispatch
 def entry_urls(spider: Spider) -> list[str]:
-    """Return the URLs that a spider names itself: their hosts may have private addresses.
+    """Return the URLs that a spider itself names, whose hosts may have private addresses.
 
-    A kind of spider with more than start URLs registers its own function.
+    A subclass of `Spider` that names more URLs registers its own function.
     """
     return list(spider.start_urls)
 
 
 def has_own_start(spider: Spider) -> bool:
-    """Return whether the author wrote `start`, which may name other hosts than `entry_urls`."""
+    """Return whether the spider has its own `start`, which may request other hosts."""
     return not type(spider).start.__module__.startswith("crawlcw.")
 
 
 @singledispatch
 def check_kind(spider: Spider) -> None:
-    """Raise `SpiderError` if a spider lacks something that its kind needs; see `check`."""
+    """Raise `SpiderError` if a spider lacks something that its base class needs; see `check`."""
 
 
 def is_name(text: object) -> bool:
@@ -275,7 +276,7 @@ def is_name(text: object) -> bool:
 
 
 def check(spider: Spider) -> None:
-    """Raise `SpiderError` for a spider that cannot be run as it is written."""
+    """Raise `SpiderError` for a spider that crawlcw cannot run."""
     kind = type(spider).__name__
     if not is_name(spider.name):
         raise SpiderError(
@@ -284,7 +285,7 @@ def check(spider: Spider) -> None:
         )
     if isinstance(spider.start_urls, str):
         raise SpiderError(f"{kind}.start_urls is a single text: write a list")
-    # The crawl reads the attribute more than once; an iterator would be empty the second time.
+    # Refuse an iterator, because the crawl reads `start_urls` more than once.
     if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
         raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: write a list")
     if spider.allowed_hosts is not None:
@@ -322,7 +323,7 @@ def check_urls(spider: Spider, name: str) -> None:
 
 
 def _check_no_start(spider: Spider) -> None:
-    """Refuse a spider without first requests, unless it says that other programs add its pages."""
+    """Refuse a spider without first requests, unless other programs may add its pages."""
     kind = type(spider).__name__
     if spider.start_urls is Spider.start_urls:
         raise SpiderError(
@@ -337,7 +338,7 @@ def _check_no_start(spider: Spider) -> None:
 
 
 def _check_item_hook(spider: Spider) -> None:
-    """Refuse a callback named `item`, which would replace the hook of that name."""
+    """Refuse a callback named `item`, which would replace the hook `item`."""
     try:
         inspect.signature(spider.item).bind({}, None)
     except (TypeError, ValueError):
@@ -359,15 +360,14 @@ def _check_sessions(spider: Spider) -> None:
 
 
 def logs_in(spider: Spider) -> bool:
-    """Return whether the spider must log its sessions in."""
+    """Return whether the spider has a `login`, which logs its sessions in."""
     return type(spider).login is not Spider.login
 
 
 def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
-    """Return the method that a task names; raises `SpiderError` if the spider does not have it.
+    """Return the spider's method *name*; raises `SpiderError` if the spider has no such method.
 
-    The names come from the ledger, so only methods whose names do not begin with
-    two underscores are allowed.
+    Callback names come from the ledger, so a name that begins with two underscores is refused.
     """
     method = getattr(spider, name, None) if name.isidentifier() else None
     if name.startswith("__") or not inspect.ismethod(method):
@@ -376,7 +376,7 @@ def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
 
 
 def scope(spider: Spider) -> frozenset[str] | None:
-    """Return the hosts that links may lead to, or None if the seeds decide it."""
+    """Return the hosts that links may lead to, or None if the hosts of the seeds are allowed."""
     if spider.allowed_hosts is not None:
         return checked_hosts(spider.allowed_hosts, type(spider).__name__)
     if seed_urls := entry_urls(spider):

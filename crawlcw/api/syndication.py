@@ -1,8 +1,8 @@
 """Read the records of feeds (RSS 0.9x, 1.0 and 2.0, and Atom), and dates of feeds and sitemaps.
 
-This module reads only the fields that a crawl needs. feedparser knows many more fields, but it
-builds a tree of the whole feed, and needs a library without a maintainer (sgmllib3k). It would also
-be a second XML parser, without limits.
+This module reads only the fields that a crawl needs. The library feedparser knows many more fields,
+but builds a tree of the whole feed, needs a library without a maintainer (sgmllib3k), and would be
+a second XML parser, without limits.
 """
 
 import re
@@ -24,7 +24,7 @@ RECORDS = {
     "rdf": frozenset({"item"}),
     "feed": frozenset({"entry"}),
 }
-#: The colon between hours and minutes of a UTC offset; dates of RFC 822 have no colon there.
+#: The colon between hours and minutes of a UTC offset, which dates of RFC 822 do not have.
 _COLON = re.compile(r"(?<=[+-]\d\d):(?=\d\d\b)")
 #: A time of a 12-hour clock, which `email.utils` would read as a 24-hour time.
 _TWELVE_HOUR_TIME = re.compile(r"\d\s*[AP]M\b", re.IGNORECASE)
@@ -33,18 +33,18 @@ _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedEntry:
-    """One entry of a feed."""
+    """An entry (article) of a feed."""
 
-    link: str  #: its address, joined to any `xml:base`; it may be relative or empty
-    id: str = ""  #: its unique id; its link if the feed has no id
+    link: str  #: the address, joined to any `xml:base`; may be relative or ""
+    id: str = ""  #: the unique id; `link` if the feed has no id
     title: str = ""
-    published: datetime | None = None  #: aware; `updated` if the feed has no such date
-    updated: datetime | None = None  #: aware; `published` if the feed has no such date
-    summary: str = ""  #: its text, which may be HTML
+    published: datetime | None = None  #: aware; else `updated`
+    updated: datetime | None = None  #: aware; else `published`
+    summary: str = ""  #: text or HTML
 
 
 class Page(Protocol):
-    """The source of a feed: a response."""
+    """A response whose body is a feed."""
 
     url: str
     headers: Mapping[str, str]
@@ -52,10 +52,10 @@ class Page(Protocol):
 
 
 def feed_of(page: Page) -> list[FeedEntry]:
-    """Return the entries of an RSS or Atom feed, in its order, with absolute links.
+    """Return the entries of an RSS or Atom feed, in the feed's order, with absolute links.
 
-    For an incomplete feed it returns the complete entries. Raises `XmlError` if the body is not
-    such a feed, has no complete entry, or is harmful.
+    An incomplete feed gives its complete entries. Raises `XmlError` if the body is not a feed, has
+    no complete entry, or is harmful.
     """
     feed_entries: list[FeedEntry] = []
     pieces = text_pieces(page.body, content_type=page.headers.get("content-type"))
@@ -89,7 +89,7 @@ def entry_of(record: Record) -> FeedEntry:
 
 
 def _link(record: Record) -> str:
-    """Return the address of an entry: RSS has it as text, Atom as an attribute."""
+    """Return the address of an entry, which is a text in RSS and an attribute in Atom."""
     for field in record.fields:
         if field.name == "link" and (text := field.text.strip()):
             return _based(record, text, base=field.attributes.get(BASE, ""))
@@ -99,7 +99,7 @@ def _link(record: Record) -> str:
         if is_link and href and field.attributes.get("rel", "alternate") == "alternate":
             return _based(record, href, base=field.attributes.get(BASE, ""))
     for field in record.fields:
-        # By its default the guid of RSS is an address, but often it is not.
+        # A guid of RSS is an address by default, but often has another text.
         is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
         if field.name == "guid" and is_address and "://" in field.text:
             return field.text.strip()
@@ -115,18 +115,18 @@ def _based(record: Record, link: str, *, base: str = "") -> str:
 
 
 def date_in(text: str) -> datetime | None:
-    """Return the moment that *text* names, aware, in UTC, or None.
+    """Return the time in *text* as an aware datetime in UTC, or None.
 
-    *text* is a W3C date (`2026-01-31`, `2026-01-31T12:00:00Z`) as in sitemaps and Atom, or a
-    date of RFC 822, as in RSS. A time without a known time zone is in UTC. If the text gives only a
-    day, a month or a year, the result is the start of that period.
+    *text* is a W3C date (`2026-01-31`, `2026-01-31T12:00:00Z`) as in sitemaps and Atom, or a date
+    of RFC 822, as in RSS. A time without a known time zone is in UTC. For a day, a month or a year
+    the result is the start of this period.
     """
     span = _span(text.strip()[:64])
     return None if span is None else span[0]
 
 
 def latest_in(text: str) -> datetime | None:
-    """Return the moment as `date_in` does, but the end of a period instead of its start."""
+    """Return the time in *text* like `date_in`, but for a day, month or year its end."""
     span = _span(text.strip()[:64])
     return None if span is None else span[1]
 
@@ -152,7 +152,7 @@ def _span(text: str) -> tuple[datetime, datetime] | None:
 
 
 def _of_date(text: str) -> tuple[datetime, datetime] | None:
-    """Return the start and end of the year, month or day in *text*; None for other texts."""
+    """Return the start and end of the year, month or day in *text*; None for any other *text*."""
     parts = text.split("-")
     if len(text) not in (4, 7, 10) or not text.isascii() or not "".join(parts).isdigit():
         return None

@@ -1,4 +1,4 @@
-"""Call the user's code: isolate its errors, and record which function runs.
+"""Call the user's code, isolate its errors, and record which function runs.
 
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` from a callback are
 errors like any other. Only a cancellation by the crawl passes through, because it ends work of the
@@ -25,10 +25,10 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class EscapedError(Exception):
-    """User code raised an error that would end the process, or the asyncio task that runs it."""
+    """User code raised an error that would end the process or the asyncio task of the call."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)  # the error may come from another process
+        super().__init__(error)  # for errors of other processes
         self.error = error
 
 
@@ -40,12 +40,12 @@ _CALLERS: set[CodeType] = set()
 class Called:
     """A call of a user's function."""
 
-    name: str  #: of the callback or the handler
+    name: str  #: of the function
     subject: str  #: the page's URL, or the task's key
 
 
 def calls_user_code(function: F) -> F:
-    """Mark a function that runs user code, and describes it in its local variable `called`."""
+    """Mark a function that runs user code, which its local variable `called` describes."""
     _CALLERS.add(function.__code__)
     return function
 
@@ -63,8 +63,8 @@ def running_in(frame: FrameType | None) -> Called | None:
 def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of *function*; raises `EscapedError` for a bare `BaseException`.
 
-    A thread or process of a pool must survive the error, because it may already have its
-    next task.
+    A thread or process of a pool must survive the error, because the pool may already have given it
+    the next task.
     """
     try:
         return function(*arguments)
@@ -75,14 +75,14 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Cancellation:
-    """Tells a cancellation from outside from a cancellation that user code raises or requests.
+    """Distinguishes a cancellation by the crawl from a cancellation by the user's code.
 
-    Make the object before the user's code runs. Timeouts and scopes of the user's code undo their
-    own cancellation before the code ends, so these do not count.
+    Make the `Cancellation` before the user's code runs. A timeout or scope of the user's code
+    undoes its own cancellation before the code ends, so this cancellation does not count.
 
-    - In a task group, a cancellation from outside comes from a scope around the task, or
-      from *deadline*. Any other `task.cancel()` came from the user's code, and is undone.
-    - For a task outside of groups, every `task.cancel()` counts as a cancellation from outside.
+    - In a task group, a cancellation by the crawl comes from a scope around the task, or from
+      *deadline*. The object undoes any other `task.cancel()`, because it came from the user's code.
+    - For a task outside of groups, every `task.cancel()` counts as a cancellation by the crawl.
     """
 
     def __init__(self, *, deadline: asyncio.Timeout | None = None) -> None:
@@ -91,7 +91,7 @@ class Cancellation:
         self._deadline = deadline
 
     def passes(self, error: BaseException) -> bool:
-        """Return whether *error* comes from outside and must be raised again."""
+        """Return whether *error* is a cancellation by the crawl, which must be raised again."""
         if isinstance(error, asyncio.CancelledError):
             if self._task is None or self._task.cancelling() <= self._earlier_requests:
                 return False
@@ -99,21 +99,22 @@ class Cancellation:
                 return True
             self._undo()
             return False
-        # Python closes an abandoned coroutine with this error.
+        # Python closes an abandoned coroutine with a `GeneratorExit`.
         return isinstance(error, GeneratorExit) and self._is_abandoned()
 
     async def raise_pending(self) -> None:
-        """Raise a cancellation that the code has requested but that was not delivered yet.
+        """Raise a cancellation that the user's code has requested and that is not delivered yet.
 
-        Await it when the code has ended: otherwise the next `await` would be cancelled.
+        Await `raise_pending` when the user's code has ended, because the next `await` would be
+        cancelled otherwise.
         """
         if self._task is not None and self._task.cancelling() > self._earlier_requests:
             await asyncio.sleep(0)
             if not self._is_outside():
-                self._undo()  # delivered, but the user's code caught it and continued
+                self._undo()  # the user's code caught the cancellation
 
     async def raise_pending_after(self, error: BaseException) -> None:
-        """Call `raise_pending` after the code has raised *error*, which did not pass."""
+        """Call `raise_pending` after the user's code has raised *error*, unless `passes(error)`."""
         try:
             await self.raise_pending()
         except asyncio.CancelledError as cancelled:
@@ -122,7 +123,7 @@ class Cancellation:
 
     @asynccontextmanager
     async def contained(self) -> AsyncIterator[None]:
-        """Raise `EscapedError` in place of a bare `BaseException` that does not pass."""
+        """Raise `EscapedError` in place of a bare `BaseException`, unless `passes(error)`."""
         try:
             yield
             await self.raise_pending()
@@ -139,7 +140,7 @@ class Cancellation:
         if self._deadline is not None and self._deadline.expired():
             return True
         if anyio.current_effective_deadline() == -math.inf:
-            return True  # a scope around the task is cancelled
+            return True  # an outer scope is cancelled
         return anyio.get_current_task().parent_id is None
 
     def _undo(self) -> None:
@@ -157,10 +158,10 @@ class Cancellation:
 async def time_limit(
     called: Called, seconds: float, *, stalled: Callable[[float], float]
 ) -> AsyncIterator[None]:
-    """Cancel the block after *seconds* (0: never) with a `TimeoutError` that names the call.
+    """Cancel the `with` block after *seconds* with a `TimeoutError` that names *called*; 0: never.
 
-    *stalled* returns the seconds of stalls of the event loop since a time of its clock;
-    they do not count.
+    *stalled* returns the seconds that the event loop stood still since a time of the loop's clock;
+    these seconds do not count.
     """
     if not seconds:
         yield
@@ -185,8 +186,8 @@ async def time_limit(
         if not deadline.expired():
             raise
         message = f"{called.name} did not end within {seconds:g} s"
-        # The frames of the cancellation show the line at which the code waited. No local
-        # variable may keep them, because that would be a reference cycle.
+        # The traceback of the cancellation shows the line at which the code waited. No local
+        # variable may keep the traceback, because that would be a reference cycle.
         raise TimeoutError(message).with_traceback(
             getattr(error.__cause__, "__traceback__", None)
         ) from None
@@ -199,10 +200,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def spider_code(label: str, *, stop: Callable[[str], None]) -> Iterator[None]:
-    """Raise `SpiderError` with the cause for any error of the spider's own code.
+    """Raise `SpiderError` in place of any error that the spider's own code raises in the block.
 
-    *label* names the code in messages. A `StopCrawl` is not an error: it calls *stop* with
-    the reason.
+    *label* names the code in messages. A `StopCrawl` is not an error; its reason is passed to
+    *stop*.
     """
     cancellation = Cancellation()
     try:
@@ -224,10 +225,10 @@ def spider_code(label: str, *, stop: Callable[[str], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised(Failed):
-    """An error of the user's code, which says nothing about the page's host."""
+    """A failure by an error of the user's code, which says nothing about the page's host."""
 
     error: str = ""  #: the name of the exception's type
-    where: str = ""  #: the spider's own file and line
+    where: str = ""  #: file and line of the spider
 
     @classmethod
     def by(

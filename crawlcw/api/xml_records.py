@@ -1,11 +1,11 @@
 """Read XML that is a list of records, such as a sitemap or a feed, one record at a time.
 
-The reader uses expat, and harmful XML cannot do damage: the reader fetches nothing, refuses a
-DTD that declares an entity, and limits nesting, tags, fields and records. It accepts common
+The reader uses expat. Harmful XML cannot do damage, because the reader fetches nothing, refuses a
+DTD that declares an entity, and limits nesting, tags, fields and records. The reader accepts common
 mistakes of generators: a bare `&`, entities of HTML, control characters, undeclared prefixes.
 
-The body is unpacked if it is gzip, decoded, and limited in size, all piece by piece. So a sitemap
-of 50 MiB is never in memory as a whole, neither as text nor unpacked.
+The reader unpacks gzip, decodes the text and limits its size piece by piece, so that a sitemap of
+50 MiB is never in memory as a whole.
 """
 
 import re
@@ -20,13 +20,13 @@ from xml.parsers import expat
 from crawlcw.api import charset
 from crawlcw.errors import Reason, XmlError
 
-#: The limit of sitemaps.org for one unpacked file, in bytes.
+#: Maximum size of an unpacked sitemap in bytes, by sitemaps.org.
 LARGEST = 50 << 20
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
-#: Bytes at the start of a text that may name its encoding.
+#: Number of bytes at the start of a text that may name the text's encoding.
 _HEAD = 1024
-#: Maximum number of members in a gzip file: each takes as long as some kilobytes of content.
+#: Maximum number of members in a gzip file, because a member takes as long as some KiB of content.
 _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
@@ -34,31 +34,32 @@ _DEEPEST = 100
 #: Maximum length of a tag or a comment, which is one token. Older versions of expat read such a
 #: token from its start again with each piece (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
-#: Limits of a record: characters of its texts and attributes, and the number of its fields. A
-#: value over the limit is left out completely, never cut.
+#: Limits of a record for the characters of its texts and attributes, and for the number of its
+#: fields. A value over a limit is left out completely, never cut.
 _LONGEST_RECORD = 1 << 18
 _MAX_FIELDS = 1000
-#: Maximum length of a base in characters: each link is joined to its base.
+#: Maximum length of a base URL in characters, because each link is joined to its base.
 _LONGEST_BASE = 4096
-#: Maximum number of attributes in a DTD: at each tag expat reads all that its element declares.
+#: Maximum number of attributes in a DTD, because expat reads all attributes of an element at each
+#: tag.
 _MAX_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
 #: A `&`, with the whole entity if it begins an entity.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
 _BEFORE_XML = re.compile(r"\A(?:\s*<!--(?:[^-]|-(?!->))*+-->)++\s*(?=<\?xml\s)")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
-#: The beginning of an entity or of a mark at the end of a piece.
+#: The beginning of an entity or of a CDATA mark at the end of a piece.
 _CUT = re.compile(r"(?:&[#A-Za-z0-9]{0,32}|<!?\[?[A-Z]{0,5}|\]\]?)\Z")
 _LONGEST_CUT = 40
 _NO_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str]:
-    """Yield *body* as text, with U+FFFD for bytes that are invalid in its encoding.
+    """Yield *body* as text, with U+FFFD for bytes that are invalid in the body's encoding.
 
-    The first bytes decide whether it is gzip. A byte order mark, *content_type* or the
-    first lines name the encoding, as for a page. Raises `XmlError` if the gzip is corrupt or
-    incomplete, and after the first 50 MiB if the text is longer.
+    The first bytes of *body* decide whether it is gzip. A byte order mark, *content_type* or the
+    first lines name the encoding, as for a page. Raises `XmlError` for corrupt or incomplete gzip,
+    and after the first 50 MiB of a longer text.
     """
     pieces = _bounded(_unpacked(body) if body.startswith(_GZIP) else _cut(body))
     first_piece = next(pieces, b"")
@@ -90,7 +91,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
         while remainder:
             if inflate.eof:
                 if not remainder.startswith(_GZIP[:1]):
-                    return  # browsers ignore bytes after a member that do not begin a member
+                    return  # browsers ignore trailing bytes
                 members += 1
                 if members > _MAX_MEMBERS:
                     raise XmlError(Reason.CONTENT_ENCODING, "its gzip has too many members")
@@ -108,9 +109,9 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class Field:
-    """A child of a record; its text includes the text of its own children."""
+    """A child element of a record; `text` includes the text of the child's own children."""
 
-    name: str  #: without the record's own prefix; with any other prefix: `dc:date`
+    name: str  #: a prefix remains if it is not the record's: `dc:date`
     attributes: Mapping[str, str]
     text: str = ""
 
@@ -120,10 +121,10 @@ class Record:
     """One record."""
 
     name: str  #: in lower case, without a prefix
-    root: str  #: the name of the root element, in lower case, without a prefix
+    root: str  #: the root element's name, like `name`
     attributes: Mapping[str, str]
-    content: str = ""  #: its text, if it has no fields
-    base: str = ""  #: the base of its links by `xml:base`; may be relative
+    content: str = ""  #: text without fields
+    base: str = ""  #: the `xml:base` of the record's links; may be relative
     fields: list[Field] = field(default_factory=list)
 
     def text(self, *names: str) -> str:
@@ -136,9 +137,9 @@ class Record:
 
 
 def joined(base: str, more: str) -> str:
-    """Return *more* joined to *base*; return *base* if the result is broken or very long."""
+    """Return *more* joined to *base*, or *base* if the result is broken or very long."""
     try:
-        # The standard library's function, because a base may have neither scheme nor host.
+        # Use the standard library's `urljoin`, because a base may have neither scheme nor host.
         url = urljoin(base, more.strip())
     except ValueError:
         return base
@@ -148,12 +149,12 @@ def joined(base: str, more: str) -> str:
 def records(
     pieces: Iterable[str], *, names_by_root: Mapping[str, frozenset[str]], label: str
 ) -> Iterator[Record]:
-    """Yield the records of a document that comes in *pieces*.
+    """Yield the records of an XML document that comes in *pieces*.
 
     *names_by_root* maps the name of each known root element to the names of its records, at any
     depth. *label* names the expected document in messages. Yields the records before an error, then
-    raises `XmlError`. Its reason is `xml-unsafe` for harmful XML, and `parse-error` if the body is
-    not XML or has another root.
+    raises `XmlError`. The reason of the `XmlError` is `xml-unsafe` for harmful XML, and
+    `parse-error` if the body is not XML or has an unknown root.
     """
     reader = _Reader(names_by_root, label)
     for piece in _mended(pieces):
@@ -167,13 +168,13 @@ def records(
 
 
 def _mended(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the pieces without the common mistakes that make expat fail."""
+    """Correct the common mistakes in *pieces* that make expat fail, and yield the text."""
     mender = _Mending()
     tail, has_begun = "", False
     for piece in pieces:
         text = tail + _NO_CHARACTERS.sub("", piece)
         if not has_begun:
-            text = _BEFORE_XML.sub("", text).lstrip()  # nothing may be before `<?xml`
+            text = _BEFORE_XML.sub("", text).lstrip()  # `<?xml` must be first
             has_begun = bool(text)
         cut_match = _CUT.search(text, max(0, len(text) - _LONGEST_CUT))
         end = len(text) if cut_match is None else cut_match.start()
@@ -189,7 +190,7 @@ class _Mending:
         self._in_cdata = False
 
     def of(self, text: str) -> str:
-        """Return *text* mended; it must not end inside of an entity or a mark of CDATA."""
+        """Return *text* without mistakes; *text* must not end within an entity or a CDATA mark."""
         mended = []
         while text:
             mark = _CDATA_END if self._in_cdata else _CDATA
@@ -205,7 +206,7 @@ def _entity(match: re.Match[str]) -> str:
     if name in _OF_XML:
         return text
     if name is not None:
-        # Write the characters as numbers, because some of them are markup.
+        # Write the characters of an entity as numbers, because some characters are markup.
         characters = "".join(f"&#{ord(c)};" for c in html5.get(f"{name};", ""))
         return characters or f"&amp;{text[1:]}"
     if len(text) == 1:
@@ -216,21 +217,21 @@ def _entity(match: re.Match[str]) -> str:
 
 
 class _Reader:
-    """Keeps the state between two pieces: the position in the document, and the open record."""
+    """Reads a document in pieces, and keeps the open record between two pieces."""
 
     def __init__(self, names_by_root: Mapping[str, frozenset[str]], label: str) -> None:
         self._names_by_root = names_by_root
         self._label = label
         self._root = ""
-        self._names: frozenset[str] = frozenset()  #: names of records, once the root is known
+        self._names: frozenset[str] = frozenset()  #: names of records
         self._depth = 0
         self._record: Record | None = None
         self._record_depth = 0
         self._prefix = ""  #: of the record's name
         self._field_texts: list[str] | None = None  #: of the open field
-        self._bases: list[tuple[int, str]] = []  #: each base with the depth of its element
+        self._bases: list[tuple[int, str]] = []  #: `xml:base` of open elements, with their depths
         self._declared = 0  #: attributes
-        self._free_characters = 0  #: characters that the record may still add
+        self._free_characters = 0  #: left for the record
         self._ended_records: list[Record] = []
         self._bytes_read = 0  #: bytes
         # Create the parser without namespaces, because documents often do not declare the prefixes
@@ -245,7 +246,7 @@ class _Reader:
         parser.CharacterDataHandler = self._text
 
     def feed(self, piece: str, *, last: bool = False) -> None:
-        """Read a piece; raises `XmlError`."""
+        """Read the next piece of the document; raises `XmlError`."""
         content = piece.encode("utf-8", "replace")
         self._bytes_read += len(content)
         try:
@@ -258,7 +259,7 @@ class _Reader:
             )
 
     def take_records(self) -> list[Record]:
-        """Return the records that have ended since the last call."""
+        """Return the records that have ended since the last `take_records`."""
         ended_records, self._ended_records = self._ended_records, []
         return ended_records
 
@@ -280,7 +281,7 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise XmlError(Reason.XML_UNSAFE, f"it has more than {_DEEPEST} levels")
-        tag = tag.lower()  # feeds write tags in upper or lower case
+        tag = tag.lower()  # tags may be in upper case
         prefix, _, name = tag.rpartition(":")
         if self._record is None and BASE in attributes:
             self._bases.append((self._depth, joined(self._base, attributes[BASE])))
@@ -327,5 +328,6 @@ class _Reader:
         if self._free_characters >= 0:
             self._field_texts.append(text)
         else:
-            # Drop the whole text, because the first part of a URL would be a different URL.
+            # Drop the whole text over the limit, because the first part of a URL would be a
+            # different URL.
             self._field_texts = None

@@ -1,1 +1,1 @@
-"""Archive of fetched pages (`keep_bodies`): WARC files, written and read."""
+"""Write and read the archive of fetched pages (`keep_bodies`) in WARC files."""

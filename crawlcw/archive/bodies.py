@@ -1,9 +1,9 @@
-"""WARC files of a spider's pages: written durably before an outcome refers to them, and read back.
+"""Write a spider's pages to WARC files, durably before an outcome refers to a page, and read them.
 
-Each file is written by one process only. An unfinished file is called `NAME.warc.gz.open`, and its
+One process alone writes a WARC file. An unfinished file is called `NAME.warc.gz.open`, and its
 process locks it; a finished file is called `NAME.warc.gz`. A crash leaves an unlocked `.open` file,
-whose last record may be incomplete: the next process cuts this record off and renames the file.
-Records that tasks refer to were synced before, so the cut loses none of them.
+whose last record may be incomplete, so the next process cuts an incomplete record off and renames
+the file. The cut loses no record that a task refers to, because such a record is synced first.
 """
 
 import errno
@@ -45,10 +45,10 @@ LARGEST_FILE = 1 << 30
 _GZIP = zlib.MAX_WBITS + 16
 _PIECE = 1 << 20
 #: Bodies of at least this many bytes are compressed in a thread, so that they do not block the
-#: event loop. A switch to a thread takes as long as the compression of ten thousand bytes.
+#: event loop. For smaller bodies the switch to a thread would take too long.
 _LARGE = 1 << 17
 _THREADS = 2
-#: Bytes from which pages are written without waiting for an outcome.
+#: Number of buffered bytes from which pages are written before their outcomes need it.
 _MOST_WAITING = 8 << 20
 
 
@@ -73,10 +73,11 @@ class Bodies:
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def keep(self, attempt: Attempt, *, is_revisit: bool = False) -> StoredPage | None:
-        """Store the exchanges of *attempt*, the redirects first; return the place of the page.
+        """Store the exchanges of *attempt*, redirects first; return the page's file and position.
 
-        A task may refer to it after the next `sync`. Return None if the attempt has no exchange. A
-        revisit of an unchanged page stores only a short record; the page's earlier record stays.
+        A task may refer to the `StoredPage` after the next `sync`. Return None if the attempt has
+        no exchange. A revisit of an unchanged page stores only a short record, and keeps the page's
+        earlier record.
         """
         exchanges, attempt.exchanges = attempt.exchanges, []
         if not exchanges:
@@ -90,7 +91,7 @@ class Bodies:
             page = self._files.append(packed)[-1]
         except OSError as error:
             raise self._unwritable(error) from error
-        # Write before `sync` if many bytes wait: large pages come faster than outcomes.
+        # Write early if many bytes are buffered, because large pages come faster than outcomes.
         if self._files.waiting > _MOST_WAITING:
             await self.sync()
         return page
@@ -109,7 +110,7 @@ class Bodies:
         )
 
     async def mend(self) -> None:
-        """Repair the files of crashed processes."""
+        """Repair the WARC files of crashed processes."""
         try:
             file_count = await to_thread.run_sync(self._files.mend)
         except OSError as error:
@@ -130,12 +131,13 @@ class Bodies:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Finish the last file, also during a cancellation."""
+        """Finish the last WARC file, even during a cancellation."""
         with anyio.CancelScope(shield=True):
             try:
                 await to_thread.run_sync(self._files.close)
             except OSError as error:
-                # Only warn, because `sync` has already written the pages that tasks refer to.
+                # Only log a warning, because `sync` has already written the pages that tasks refer
+                # to.
                 logger.warning(
                     "could not close a WARC file: %s",
                     printable(error),
@@ -144,24 +146,25 @@ class Bodies:
 
 
 def _packed(packer: Packer, exchanges: Sequence[Exchange], is_revisit: bool) -> list[bytes]:
-    """Return the records of exchanges, that of the last response at the end."""
+    """Return the WARC records of *exchanges*, with the record of the last response at the end."""
     *redirects, page = exchanges
     records = [record for hop in redirects for record in packer.pair(hop)]
     return [*records, packer.revisit(page)] if is_revisit else [*records, *packer.pair(page)[::-1]]
 
 
 class FileMissingError(Exception):
-    """The file of a record is missing or cannot be opened."""
+    """The WARC file of a record is missing or cannot be opened."""
 
 
 def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answer:
-    """Return the *stored_page* in a folder of WARC files; blocking, see `records.read`.
+    """Read a *stored_page* from a folder of WARC files, blocking, by `records.read`.
 
     Raises `FileMissingError` or `DamagedRecordError`.
     """
     if not stored_page.is_sound:
         raise DamagedRecordError("its place in the ledger is invalid")
-    # The writing process may rename the file between two attempts, so try a third time.
+    # Try the first name again, because the writing process may rename the file between two
+    # attempts.
     for name in (stored_page.file, f"{stored_page.file}{OPEN}", stored_page.file):
         try:
             stream = (folder / name).open("rb")
@@ -185,10 +188,10 @@ def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answ
 
 
 class WarcFiles:
-    """Collects records for a file, and starts the next file when this file is full.
+    """Collects records for a WARC file, and starts the next file when the file is full.
 
-    `append` only buffers records, in microseconds; `sync` writes all of them at once. So an
-    event loop can append, while a thread syncs.
+    `append` only buffers records, in microseconds; `sync` writes all of them at once. An event loop
+    can append records while a thread syncs.
     """
 
     def __init__(
@@ -199,21 +202,21 @@ class WarcFiles:
         first_record: Callable[[str], bytes],
         largest: int = LARGEST_FILE,
     ) -> None:
-        """*first_record* returns the first record for a file name; *largest* is in bytes."""
+        """*first_record* returns the first record for a file name; *largest* is a size in bytes."""
         self._folder = folder
         self._prefix = prefix
         self._first_record = first_record
         self._largest = largest
-        self._turn = threading.Lock()  #: guards the buffers; no thread holds it during disk access
+        self._turn = threading.Lock()  #: guards the buffers
         self._writing = threading.Lock()
-        self._files: list[_OpenFile] = []  #: full files, and the current file
+        self._files: list[_OpenFile] = []  #: the current file is last
         self._number = 0
         self._appended = self._synced = 0  #: numbers of `append` calls
-        self._lost: OSError | None = None  #: the error of a failed write
-        self.waiting = 0  #: bytes appended but not written yet
+        self._lost: OSError | None = None  #: of a failed write
+        self.waiting = 0  #: buffered bytes
 
     def append(self, records: Sequence[bytes]) -> list[StoredPage]:
-        """Buffer records, adjacent in one file; return the places of the non-empty records.
+        """Buffer adjacent records for one WARC file; return the positions of the non-empty records.
 
         Raises the `OSError` of an earlier failed `sync`.
         """
@@ -228,7 +231,8 @@ class WarcFiles:
     def sync(self) -> None:
         """Write all appended records to the disk.
 
-        Raises `OSError`; earlier synced records stay intact, and later calls fail as well.
+        Raises `OSError`; records of earlier calls of `sync` stay intact, and later calls fail as
+        well.
         """
         with self._turn:
             appended = self._appended
@@ -239,7 +243,7 @@ class WarcFiles:
             self._raise_if_lost()
 
     def close(self) -> None:
-        """Write the remaining records, and finish the file; do not call `append` afterwards."""
+        """Write the remaining records and finish the file; do not call `append` after `close`."""
         with self._writing:
             try:
                 if self._lost is None:
@@ -250,7 +254,7 @@ class WarcFiles:
                 self._files.clear()
 
     def mend(self) -> int:
-        """Repair the files of crashed processes; return their number."""
+        """Repair the WARC files of crashed processes; return the number of repaired files."""
         return sum(map(_mended, sorted(self._folder.glob(f"*{SUFFIX}{OPEN}"))))
 
     def _raise_if_lost(self) -> None:
@@ -279,8 +283,8 @@ class WarcFiles:
             for file, _ in batches[:-1]:
                 file.finish()
         except OSError as error:
-            # The content on the disk is unknown, and a second fsync after a failed one may
-            # succeed without writing.
+            # Later calls must fail, because a second fsync after a failed fsync may succeed without
+            # writing.
             self._lost = error
             raise
         with self._turn:
@@ -300,7 +304,7 @@ class _OpenFile:
         self._written = 0
 
     def take(self, record: bytes) -> StoredPage:
-        """Buffer a record, and return its place."""
+        """Buffer a record, and return its position in the WARC file."""
         page = StoredPage(file=self.name, offset=self.size, length=len(record))
         self._waiting.append(record)
         self.size += len(record)
@@ -313,11 +317,11 @@ class _OpenFile:
         return content
 
     def write(self, content: bytes) -> None:
-        """Write and sync *content*; after an error remove the part that was written."""
+        """Write and sync *content*; after an error cut off the written part of *content*."""
         if not content:
             return
         if is_new := self._stream is None:
-            # Pages may hold secrets: only this user may read them.
+            # Only the user may read the folder, because pages may hold secrets.
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._stream is None:
             # A process that repairs files may lock the new file first, and delete it as empty.
@@ -328,7 +332,7 @@ class _OpenFile:
                 remainder = remainder[os.write(descriptor, remainder) :]
             os.fsync(descriptor)
         except OSError:
-            # If the truncation fails too, the next process repairs the file as after a crash.
+            # If the truncation also fails, the next process repairs the WARC file as after a crash.
             with suppress(OSError):
                 os.ftruncate(descriptor, self._written)
             raise
@@ -343,7 +347,7 @@ class _OpenFile:
         stream, self._stream = self._stream, None
         with stream:
             if os.fstat(stream.fileno()).st_size > self._written:
-                return  # incomplete record: the next process repairs it
+                return  # the next process repairs the file
             if self._written:
                 self._path.replace(self._path.with_suffix(""))
             else:
@@ -352,11 +356,11 @@ class _OpenFile:
 
 
 def _mended(path: Path) -> bool:
-    """Cut off an incomplete record, and rename the file, unless a process writes it."""
+    """Cut off an incomplete record and rename the WARC file, unless a process writes the file."""
     try:
         stream = locked(path, mode=None)
     except FileNotFoundError:
-        return False  # another process has mended the file
+        return False  # another process repaired it
     if stream is None:
         return False
     with stream:
@@ -380,7 +384,7 @@ def whole_size(pieces: Iterable[bytes]) -> int:
         remainder = piece
         while remainder:
             try:
-                # Decompress in pieces, because a record's uncompressed content may be large.
+                # Decompress a record in pieces, because its uncompressed content may be large.
                 member.decompress(remainder, _PIECE)
             except zlib.error:
                 return complete_size
