@@ -164,7 +164,7 @@ class _Parts(Parts):
         self.admission.robots = self.robots
 
     def make_hosts(self) -> None:
-        """Make the hosts of this process, and the coordinator of its due tasks."""
+        """Make the frontier of leased hosts, and the coordinator that claims due tasks."""
         settings, session = self.settings, self.session
         self.frontier = Frontier(
             self.spider,

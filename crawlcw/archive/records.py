@@ -105,7 +105,7 @@ class Record:
         """Return the response."""
         sent_at = datetime.now(UTC)
         response = await call_next(attempt, request)
-        # A body that was saved to a file is not stored again.
+        # The WARC file does not repeat a body that was saved to a file.
         if attempt.exchanges is not None and response.file is None:
             # Hooks and sessions may add a signature or a key to the URL, which must not be stored.
             url = response.url if request.url == attempt.url else attempt.url
@@ -147,7 +147,7 @@ class Packer:
     """Creates records; not thread-safe."""
 
     def __init__(self) -> None:
-        # Create the writer once, because it looks up the host name.
+        # Create the WARC writer once, because its constructor looks up the host name.
         from warcio.warcwriter import WARCWriter
 
         self._out = io.BytesIO()

@@ -37,7 +37,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, which is closed on all machines
     "--proxy-bypass-list=<-loopback>",
-    # Do not use ~NOTFOUND: WebRTC would then look up `.local` names of a page by multicast DNS.
+    # Do not map to ~NOTFOUND, because WebRTC would look up `.local` names by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
     # The next two options let WebRTC use UDP only through a proxy: one for Chromium, one for its
     # headless shell.
@@ -67,7 +67,7 @@ class _BrowserDiedError(Exception):
 
 
 class Render:
-    """The rendering layer: one browser with up to `browser_pages` open pages; must be closed."""
+    """The layer that renders up to `browser_pages` pages at once in a browser; must be closed."""
 
     def __init__(self, settings: Settings, admission: Admission) -> None:
         self._settings = settings
@@ -146,7 +146,7 @@ class Render:
             return rendered
 
     async def _open(self, stack: AsyncExitStack, *, is_alone: bool) -> Page:
-        """Open a page until *stack* ends; with *is_alone* no other page is open.
+        """Open a browser page until *stack* ends; with *is_alone* no other page is open.
 
         Raises `UsageError` if no browser is installed, and `_BrowserDiedError` if the browser has
         ended.
@@ -196,7 +196,7 @@ class Render:
 
 
 class _Parts:
-    """Answers all requests of one page, and finds its final document."""
+    """Answers all requests of the browser for one page, and keeps the page's last document."""
 
     def __init__(
         self,
@@ -216,8 +216,8 @@ class _Parts:
         self._settings = settings
         self._admission = admission
         self._documents = 0  #: number of document requests, except requests of frames
-        self._arriving = asyncio.Lock()  #: held while a document is fetched
-        self._turn = asyncio.Lock()  #: held by the one subresource that waits for a host's slot
+        self._arriving = asyncio.Lock()  #: lock held while a document is fetched
+        self._turn = asyncio.Lock()  #: lock held by the subresource that waits
         self._waiting = 0  #: number of subresources not yet requested
         self._late_count = 0  #: number of subresources that waited for a slot
         #: Result of the last document request.
@@ -258,7 +258,7 @@ class _Parts:
             try:
                 content = await self._page.content()
             except Error:
-                # Playwright raises an error if the page navigates meanwhile.
+                # Ignore Playwright's error if the page has navigated to another document.
                 if document_count == self._documents:
                     raise
         return content.encode(errors="replace")
@@ -266,7 +266,7 @@ class _Parts:
     async def answer(self, route: Route) -> None:
         """Answer a request of the browser, or refuse it."""
         request = route.request
-        # The page may be closed during the fetch.
+        # Ignore the error of a page that was closed during the fetch.
         with suppress(Error):
             if request.resource_type in self._settings.browser_blocked:
                 await route.abort("blockedbyclient")

@@ -41,7 +41,7 @@ async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[li
 def _next_chunk(
     entries: "queue.Queue[tuple[T] | Exception | None]", chunk_size: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
-    """Wait for an entry; return the values of all available entries, and the last entry."""
+    """Wait for an entry of the queue; return the values in the queue, and the last entry."""
     chunk: list[T] = []
     entry = entries.get()
     with suppress(queue.Empty):

@@ -1,7 +1,8 @@
 """End this process at a deadline, whatever code of the user still runs.
 
 Code that ignores its cancellation, blocks the event loop, or leaves a thread or a task behind would
-keep the process for ever. A timer beside the event loop ends the process in all these cases.
+keep the process alive for ever. A timer's thread ends the process even if the event loop is
+blocked.
 """
 
 import gc
@@ -85,7 +86,7 @@ class Deadline:
         self.set(_BEYOND_GRACE)
 
     def end_command(self, outcome: Callable[[], object]) -> None:
-        """Note the end of the command; *outcome* returns the command's result or raises."""
+        """Note the command's end; *outcome* returns the command's result or raises its error."""
         self.finish, self.is_finished = partial(self.report, outcome), True
 
     def set(self, seconds: float) -> None:
@@ -235,7 +236,7 @@ def _awaited(awaitable: Any) -> list[FrameType]:
                 awaitable = getattr(awaitable, next_name)
                 break
         else:
-            # The generator of an `__anext__` is no attribute, so ask the garbage collector.
+            # No attribute of an `__anext__` leads to its generator, so ask the collector.
             candidates = [
                 referent for referent in gc.get_referents(awaitable) if type(referent) in _SUSPENDED
             ]

@@ -27,8 +27,9 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
         if await ledger.notes.state():
             return
     except LedgerError:
-        return  # the crawl itself reports the error
-        # Import `checking` late, because only a first run checks the spider's source.
+        return  # the crawl itself will report the error
+
+    # Import `checking` late, because only a first run checks the spider's source.
     from crawlcw.checking import state
     from crawlcw.checking.source import UNREADABLE
 

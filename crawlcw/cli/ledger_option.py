@@ -145,7 +145,7 @@ async def nothing_of(name: str, url: str) -> UsageError:
 
 
 def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
-    """Return *url* if it is a ledger's; errors hide it, because it may contain a password."""
+    """Return *url* if it is a ledger URL; errors hide *url*, which may contain a password."""
     scheme, _, rest = url.partition("://")
     if url == _TEMPORARY:
         ctx.meta[LEDGER] = None

@@ -1,7 +1,7 @@
-"""The `crawlcw` command: its subcommands, and the map from exceptions to exit codes.
+"""Define the `crawlcw` command with its subcommands, and map exceptions to exit codes.
 
-Commands raise; only this module turns an exception into a line on stderr and an exit
-code.
+The commands raise exceptions, and only this module turns an exception into a line on stderr and an
+exit code.
 """
 
 import difflib
@@ -99,7 +99,7 @@ _MODULES = {
     **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
-#: Numbers of errors of a full disk or output, which have no file name if the output is stdout.
+#: Error numbers of a full disk; such an error has no file name if the output is stdout.
 _OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Environment variable by which a shell asks click for completions.
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
@@ -251,7 +251,7 @@ def _of_worker() -> list[str]:
 
 
 def _fill_standard_descriptors() -> None:
-    """Open /dev/null as each closed standard descriptor.
+    """Open /dev/null for each closed file descriptor of stdin, stdout and stderr.
 
     Without this, a file or socket could get the number of a closed descriptor. Printed text would
     go to that file, and uvloop aborts the process when it closes the descriptor.

@@ -11,7 +11,7 @@ from crawlcw.model.sanitize import printable, redacted
 
 @asynccontextmanager
 async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, object]]:
-    """Post to the webhook of *settings*, if any, at the end of the block.
+    """Post a message to the webhook of *settings*, if it is set, at the end of the block.
 
     The block adds the report and the exit code to the yielded message. If a `CrawlcwError` ends the
     block, the message contains the error.

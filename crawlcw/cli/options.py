@@ -33,7 +33,7 @@ settings_option = click.option(
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting; `crawlcw settings` lists them. May be repeated.",
+    help="A setting; `crawlcw settings` lists all settings. May be repeated.",
 )
 arguments_option = click.option(
     "-a",
@@ -88,10 +88,10 @@ def _read(_: click.Context, param: click.Parameter, text: str | None) -> timedel
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
-    """Return the settings of a crawl of *spider*, or without a spider if *spider* is None.
+    """Return the settings of a crawl of *spider*; None stands for a crawl without a spider.
 
-    *assignments* override the environment, then the project's settings, then the spider's. Raises
-    `SettingsError`.
+    *assignments* override the environment, which overrides the project, which overrides the spider.
+    Raises `SettingsError`.
     """
     return layered(
         Settings() if spider is None else spider.settings,

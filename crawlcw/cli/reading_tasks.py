@@ -9,7 +9,7 @@ from crawlcw.errors import UsageError
 from crawlcw.tracking import NewTask, keys
 
 FORMATS = ("lines", "jsonl", "csv")
-#: Maximum number of characters of a field in a CSV file, as of a large value in the ledger.
+#: Maximum number of characters in a CSV field, which is also the ledger's limit of a value.
 _LARGEST_FIELD = 64 << 20
 
 

@@ -72,12 +72,12 @@ class Selection:
     changed_within: timedelta | None = None
 
     def __bool__(self) -> bool:
-        """Return whether the user gave any option."""
+        """Return whether the user gave any option that selects tasks."""
         return self != Selection()
 
     @property
     def condition(self) -> str:
-        """The words for a question about the tasks, such as ` with host a.example`, or empty."""
+        """The selection in words for a question, such as ` with host a.example`, or empty."""
         parts = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
             "host": self.host,
@@ -188,7 +188,7 @@ def print_count(
 
 
 def from_now(ledger: Ledger) -> datetime:
-    """Return the time from which a change of status excludes a task from the command's change."""
+    """Return the time limit of a command, which skips tasks whose status changes later."""
     return ledger.now() + timedelta(milliseconds=1)
 
 

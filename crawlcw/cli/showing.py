@@ -29,7 +29,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """How much a crawl prints, and in which format."""
+    """The options that decide how much a crawl prints, and in which format."""
 
     format: str = "text"  #: `text`, or `json` for progress and report as log records
     quiet: bool = False
@@ -118,7 +118,7 @@ def _exceeds(report: Report, limit: int | float) -> bool:
 
 
 def last_line(report: Report, faults: Sequence[str]) -> str:
-    """Return the last line of a crawl: the reason of its end, and its faults."""
+    """Return the last line of a crawl's output, with the reason of the end and the faults."""
     fault_text = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
     if report.drained and report.counts is not None and report.counts.total == 0:
         add_command = command_line("add", report.spider, "URL")

@@ -76,7 +76,7 @@ def stopping(
 
 @dataclass(slots=True, eq=False)
 class _Stop:
-    """Signal handler that stops more strictly at each further signal."""
+    """The signal handler, which ends the crawl more strictly at each further signal."""
 
     crawl: Stoppable
     grace: timedelta

@@ -1,8 +1,8 @@
 """Start worker processes with a channel and pipes, and send arguments to the processes.
 
-The first worker starts before this process has loaded the command, so that both load modules at the
-same time. Workers receive their arguments through the channel, because every user of the machine
-can read command lines, and settings may contain secrets.
+The first worker starts before this process has loaded the command, so that both processes load
+modules at the same time. Workers receive their arguments through the channel, because every user of
+the machine can read command lines, and settings may contain secrets.
 """
 
 import json

@@ -35,10 +35,9 @@ _MAX_PART_WAIT_S = 5.0
 
 
 class Admission:
-    """Scope, robots.txt and the turns of hosts; implements `redirects.Admission`.
+    """Checks scope and robots.txt, and waits for slots of hosts, as `redirects.Admission`.
 
-    If a person tries a page, there is neither a scope nor a turn, because a person does not ask
-    often.
+    Without a scope and an `opening`, as in `crawlcw fetch`, a request does not wait for a slot.
     """
 
     # `robots` and `opening` are set later, because both send requests through this object.
@@ -50,7 +49,7 @@ class Admission:
 
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
-        self._read_at: dict[str, float] = {}  #: last time of reading, by another worker's host
+        self._read_at: dict[str, float] = {}  #: times of the last reads, by host
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
@@ -103,10 +102,10 @@ class Admission:
         return queue is not None and 0 < frontier.host_limit(host).concurrency <= queue.active
 
     async def enter(self, attempt: Attempt, url: str) -> None:
-        """Wait for a turn at the host of *url*, and for a slot unless the attempt already has one.
+        """Wait until the host of *url* may get a request; take a slot unless the attempt has one.
 
-        The slot at another host is freed first. Raises `Defer` if the wait for a slot takes too
-        long.
+        The attempt's slot at another host is freed first. Raises `Defer` if the wait for a slot
+        takes too long.
         """
         if self.opening is None:
             return
@@ -214,7 +213,7 @@ class Admission:
             return True
         if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
-        # After a redirect the failed host is another host than that of the login, so return False.
+        # Return False after a redirect, because the failed host is not the login's host.
         return error.hop <= 1 and await causes.blames_uplink(
             host, url, error.underlying, started_at=started_at
         )

@@ -80,9 +80,9 @@ class Produced:
     """The items, new tasks, dropped links and other results of a callback for one page."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
-    items_dropped: Counter[str] = field(default_factory=Counter)  #: number of items by reason
+    items_dropped: Counter[str] = field(default_factory=Counter)  #: dropped items, by reason
     tasks: list[Task] = field(default_factory=list)
-    too_deep: list[Task] = field(default_factory=list)  #: links for a deeper crawl
+    too_deep: list[Task] = field(default_factory=list)  #: links too deep for this crawl
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     stop: str | None = None  #: why the callback ends the crawl, or None
     #: The callback's changes of the spider's state.
@@ -180,7 +180,7 @@ class Runner:
         self.hook_waits = any(check(self.hook) for check in async_checks)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
-        """Return the products of the spider's method named *callback*; a `Failed` if it raises.
+        """Return the results of the spider's method *callback*, or a `Failed` if the method raises.
 
         The last of the *arguments* is the page of *task*, or the failure of *task*.
         """
@@ -214,8 +214,8 @@ class CallbackRun:
     """One run of a callback, which makes items and tasks from the yielded values.
 
     The watchdog's time limit holds for every callback, and does not count stalls of the event loop.
-    A callback that awaits is cancelled after this limit. A callback that yields for a long time
-    pauses now and then for other coroutines.
+    A callback that awaits is cancelled after the watchdog's limit. A callback that yields for a
+    long time pauses now and then for other coroutines.
 
     If a callback reads a list of URLs, the number of links is not limited, and the links have the
     depth of the list. Links of a list are written in slices, and each slice has the full time
@@ -345,7 +345,7 @@ class CallbackRun:
             self._spent_s = 0.0
 
     def _accept(self, product: object) -> Awaitable[None] | None:
-        """Make a task or an item from a yielded value, or drop it; return a hook's awaitable."""
+        """Make a task or an item from a yielded value, or drop it; return an async hook's call."""
         if not isinstance(product, Request):
             if product is None:
                 return None
@@ -477,13 +477,13 @@ class CallbackRun:
 
 def _may_wait(result: object) -> bool:
     """Return whether a callback's result, or each value that it yields, must be awaited."""
-    if isinstance(result, GeneratorType):  # the usual type first: ABC checks are slow
+    if isinstance(result, GeneratorType):  # check the usual type first, because ABC checks are slow
         return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
 
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
-    """Return the failure of a callback; if *error* has no line of user code, *result* shows it."""
+    """Return the failure of a callback; *result* shows the line if *error* does not."""
     failure = Raised.by(error, own_prefixes=_OUR_FILES, function=callback)
     if failure.where or (frame := _frame_of(result)) is None:
         return failure

@@ -45,7 +45,7 @@ _DELAYS_BEHIND = 2
 _MIN_BEHIND_S = 1.0
 #: Number of bans, by different proxies or sessions, after which a page fails.
 _MAX_BANS = 4
-#: Number of hosts from which a crawl surely has hosts that are worth waiting for.
+#: Number of hosts with which a crawl surely has a host that is worth waiting for.
 _FEW_HOSTS = 100
 #: Seconds between the request for the newest probe page and the requests for all others.
 _FIRST_PROBE_S = 0.5
@@ -71,7 +71,7 @@ class PageAttempt(Attempt):
 class Causes:
     """Notes how requests end, and defers a page that did not cause its failure.
 
-    A request's time is *sent* by the ledger's clock, and *started_at* by the monotonic clock.
+    *sent* is the time of a request by the ledger's clock, *started_at* by the monotonic clock.
     """
 
     frontier: Frontier
@@ -100,11 +100,11 @@ class Causes:
     def answered(self) -> None:
         """Note that any host has sent a response with any status."""
         if self._uplink.answered(now=self.frontier.clock()) and self._check is not None:
-            # End the check, which a probe of a silent host would prolong by its timeout.
+            # End the check of the uplink, because a probe of a silent host would prolong it.
             self._check.cancel()
 
     def answered_well(self, host_name: str, url: str, *, latency: float, sent: datetime) -> None:
-        """Note a good response after *latency* seconds; it ends its host's series of failures."""
+        """Note a good response after *latency* seconds, which ends the failures of its host."""
         host, scheme = self.frontier.hosts.get(host_name), scheme_of(url)
         if host is None:
             return
@@ -117,8 +117,8 @@ class Causes:
             policy=self._policy,
         )
         if closed:
-            # Save the host now, because the response ends a series of failures. Without such a
-            # change the host is saved when it is released.
+            # Save the host now, because the response ends a series of failures. Other changes of
+            # the host are saved when the host is released.
             self.frontier.pending.save(host)
             self.stats.hosts_given_up.pop(f"{scheme}://{host_name}", None)
         host.pace()
@@ -202,7 +202,7 @@ class Causes:
                 self._throttled(fault.throttled, host_name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
-        """Note that the site banned a request of *task* through *proxy*; return whether it fails.
+        """Note a ban of the page of *task* through *proxy*; return whether the page must fail.
 
         If the page does not fail, another proxy or session must request the page.
         """
@@ -241,7 +241,7 @@ class Causes:
             raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
             return
-        # A page is deferred once after an outage; other failures count for the origin instead.
+        # A page that fails for a reason other than its host is deferred once after an outage.
         page = None if error.reason in HOST_FAILURES else task.id
         deferred = await self.unanswered(
             task.host, task.url, error, sent=attempt.sent, started_at=attempt.started_at, page=page
@@ -329,7 +329,7 @@ class Causes:
         in_haste: bool = False,
         refused: bytes | None = None,
     ) -> Defer:
-        """Note a failure of an origin; return its page's deferral; for *in_haste* see `Policy`.
+        """Note a failure of an origin, and return the deferral of the page that failed.
 
         *refused* is the id of the throttled page, or None. If *in_haste*, the host's rest is short.
         """
@@ -440,7 +440,7 @@ class Causes:
                         extra={"event": "network_down"},
                     )
                     self._notify()
-                # End the pause if a page in progress gets a response.
+                # A response to a page in progress ends the pause between two probes.
                 with anyio.CancelScope() as self._check:
                     await anyio.sleep(pause)
             else:
@@ -487,7 +487,7 @@ class Causes:
             for number, (host_name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
                 asking.start_soon(ask, host_name, url)
                 if number == 0:
-                    # Wait for this request, which is enough if only some hosts are down.
+                    # Wait for the newest probe page, which is enough if only some hosts are down.
                     await anyio.sleep(_FIRST_PROBE_S)
         return not self._uplink.is_blocked
 

@@ -1,1 +1,1 @@
-"""The commands, one module each."""
+"""The commands of `crawlcw`, each module with one command or several related commands."""

@@ -38,7 +38,7 @@ from crawlcw.tracking.tracker import CHUNK_SIZE
     "--format",
     "file_format",
     type=click.Choice(reading_tasks.FORMATS),
-    help="Format of a use case's tasks. By default the file's name decides, or else it is lines.",
+    help="Format of a use case's file of tasks. Default: by the file's extension, or else lines.",
 )
 @click.option(
     "--key",

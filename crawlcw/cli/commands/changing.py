@@ -70,7 +70,7 @@ class Choice:
             confirm(question.format(task_text), yes=self.yes)
 
     async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
-        """Return how many tasks a change would affect, and how many live workers have leased.
+        """Return the number of tasks that would change, and of tasks that live workers have leased.
 
         A change affects tasks with these *statuses*, and the leased tasks of dead workers. `count`
         writes nothing.
@@ -82,7 +82,7 @@ class Choice:
             return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
 
     async def change(self, change: Change) -> tuple[Count, int]:
-        """Change the chosen tasks; return how many changed, and how many workers have leased."""
+        """Change the chosen tasks; return the numbers of changed tasks and of leased tasks."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
             # Exclude tasks that another process changes from now on.
@@ -92,7 +92,7 @@ class Choice:
             )
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
-        """Change the chosen tasks, or only count them, and print how many are *participle*."""
+        """Change or only count the chosen tasks; print how many are *participle*, as "reset"."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
         self.print_count(
@@ -100,7 +100,7 @@ class Choice:
         )
 
     def print_count(self, count: Count, at_work: int, message: str) -> None:
-        """Print the number of affected tasks with the options of this command."""
+        """Print the number of affected tasks as text or JSON, as the command's options say."""
         print_count(count, message, dry_run=self.dry_run, as_json=self.as_json, at_work=at_work)
 
     def _filter(self, ledger: Ledger) -> TaskFilter:
@@ -166,7 +166,7 @@ async def _orphaned_count(ledger: Ledger, task_filter: TaskFilter) -> int:
 async def ignore(choice: Choice) -> None:
     """Withdraw waiting tasks of NAME, a use case or a spider.
 
-    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of them.
+    KEY is a task's key, or its URL in a crawl. Tasks must match all given options.
     Finished tasks and tasks that a worker has leased do not change. `crawlcw reset` brings
     withdrawn tasks back.
     """
@@ -183,7 +183,7 @@ async def ignore(choice: Choice) -> None:
 async def purge(choice: Choice) -> None:
     """Delete tasks of NAME, a use case or a spider, and the items of the tasks, for good.
 
-    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of them. The
+    KEY is a task's key, or its URL in a crawl. Tasks must match all given options. The
     command does not delete tasks that a worker has leased. The next link to a deleted page adds the
     page again, and the next run adds the start URLs again. `crawlcw drop` deletes everything.
     """
@@ -204,16 +204,15 @@ async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
 
 
 @_choice_command("reset", everything="All tasks.")
-@click.option("--sessions", is_flag=True, help="Forget the sessions of a spider: log in again.")
+@click.option("--sessions", is_flag=True, help="Delete a spider's login sessions.")
 @click.option("--state", is_flag=True, help="Forget the `self.state` of a spider.")
 @click.option("--stage", metavar="S", help="Stage of a use case in which the tasks start again.")
 async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | None) -> None:
     """Set tasks of NAME, a use case or a spider, to todo as if they were never tried.
 
-    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
-    them. Tasks that a worker has leased do not change. A task of a use case keeps its
-    data and its stage, unless --stage names a new stage. For use cases, --host means the
-    stage.
+    KEY is a task's key, or its URL in a crawl. Tasks must match all given options. Tasks that a
+    worker has leased do not change. A task of a use case keeps its data and its stage, unless
+    --stage names a new stage. For use cases, --host means the stage.
     """
     if stage is not None:
         tracking_keys.stage(stage)
@@ -285,7 +284,7 @@ async def retry_failed(
 
 @ledger_command("recrawl")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
-@duration_option("--older-than", about="Only pages visited longer ago: 12h, 7d ...")
+@duration_option("--older-than", about="Only pages last visited longer ago than 12h, 7d ...")
 @selection_options(statuses=REVISIT.from_statuses)
 @dry_run_option
 @yes_option

@@ -26,7 +26,7 @@ from crawlcw.ledger_opening import open_for_inspection
     "--examples",
     minimum=0,
     default=5,
-    about="Number of findings shown of each kind; all are counted.",
+    about="Maximum number of findings shown of each kind; all findings are counted.",
 )
 @options.json_option
 async def command(
@@ -40,7 +40,8 @@ async def command(
 
     With --ready the command reads no task, and only checks that a crawl could use the ledger. The
     exit code is 0 if a crawl could use the ledger, 69 if the ledger cannot be reached, and 78 if
-    the ledger does not accept writes. On MongoDB the ledger may be empty.
+    the ledger does not accept writes. On MongoDB --ready also accepts a ledger that does not exist
+    yet.
     """
     if ready and repair:
         raise UsageError("--ready repairs nothing: give it without --repair")

@@ -29,7 +29,9 @@ from crawlcw.model.transitions import Failed
 @click.option("--context", metavar="JSON", help="Context of the request, a JSON object.")
 @options.arguments_option
 @options.settings_option
-@click.option("--stored", is_flag=True, help="Parse pages stored by `keep_bodies`; no requests.")
+@click.option(
+    "--stored", is_flag=True, help="Parse pages stored by `keep_bodies`; send no request."
+)
 @click.option(
     "--save", is_flag=True, help="Replace the recorded items of stored pages with the new ones."
 )

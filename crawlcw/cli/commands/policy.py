@@ -42,7 +42,7 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
 
 
 async def _policy(name: str, ledger_url: str, changes: dict[str, str]) -> Policy:
-    """Change the recorded policy, and return it. No *changes* need no write access."""
+    """Change the recorded policy, and return it. If *changes* is empty, only read it."""
     if changes:
         async with Tracker.open(ledger_url, name) as tracker:
             return await tracker.configure(**changes)

@@ -29,7 +29,7 @@ from crawlcw.ledger.protocol import Ledger
     "--processes",
     minimum=0,
     default=1,
-    about="Worker processes; 0: crawl in this process, for a debugger or stdin.",
+    about="Number of worker processes; 0 crawls in this process, for a debugger or stdin.",
 )
 @options.number_option("--concurrency", minimum=1, about="Fetchers in each process.")
 @options.settings_option
@@ -37,18 +37,18 @@ from crawlcw.ledger.protocol import Ledger
 @options.number_option(
     "--max-pages",
     minimum=1,
-    about="Stop after N pages of all processes together; each process gets a share.",
+    about="Stop after N pages, counted over all processes.",
 )
 @options.number_option(
     "--max-items",
     minimum=1,
-    about="Stop after N items of all processes together; current pages are finished.",
+    about="Stop after N items, counted over all processes, and finish current pages.",
 )
 @exporting.outputs_option(required=False, about="Write all recorded items to FILE after the crawl:")
 @click.option(
     "--claim",
     type=click.Choice(("each", "batch")),
-    help="Claim tasks one by one, or many in a round trip.",
+    help="Claim tasks one by one, or many tasks in one round trip to the ledger.",
 )
 @click.option("--fresh", is_flag=True, help="Delete the data of SPIDER, and start again.")
 @options.yes_option

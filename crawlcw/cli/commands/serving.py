@@ -71,7 +71,7 @@ def _access_token(path: Path | None) -> str | None:
     "--max-connections",
     minimum=1,
     default=256,
-    about="Limit of open connections; one more closes the longest idle one.",
+    about="Maximum number of open connections; a further connection closes an idle one.",
 )
 @logs.level_option
 @logs.format_option
@@ -86,7 +86,7 @@ def serve(
     log_level: str | None,
     log_format: str,
 ) -> None:
-    """Serve the tasks of USE_CASE over HTTP: create, claim, renew, end.
+    """Serve the tasks of USE_CASE over HTTP, for clients that create, claim and end tasks.
 
     USE_CASE is a name, or a declaration: package.module:object, file.py:object or file.py. A
     declaration also states the order of the stages, which a name does not.
@@ -131,7 +131,7 @@ def serve(
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="Accepted host name, such as a reverse proxy's. May be repeated.",
+    help="Host name that browsers may use, such as a reverse proxy's. May be repeated.",
 )
 @logs.level_option
 @logs.format_option

@@ -57,7 +57,7 @@ class _Numbers:
 @click.option(
     "--all-items",
     is_flag=True,
-    help="Count all items on MongoDB too. This reads every task: a million takes 4 s.",
+    help="Count all items on MongoDB too. A million tasks take 4 s.",
 )
 @click.option(
     "--watch", "watched", is_flag=True, help="Show the numbers again and again, until Ctrl-C."
@@ -80,8 +80,8 @@ async def command(
     ledger has no tasks of that name.
 
     --watch shows a running crawl from any machine that reaches its ledger: the speed, the workers,
-    and the hosts that wait or fail, with the reason. On a terminal it draws a live table; into a
-    pipe it prints one line for each interval.
+    and the hosts that wait or fail, with the reason. On a terminal --watch draws a live table; into
+    a pipe it prints one line for each interval.
     """
     if every is not None and not watched:
         raise UsageError("--every needs --watch: add it, or leave --every out")

@@ -117,7 +117,7 @@ def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
     "--timeout",
     "limit",
     default="60s",
-    about="Limit of --wait; exit code 75 if a worker is still at work then.",
+    about="Maximum time of --wait; after it the exit code is 75 if a worker still runs.",
 )
 @options.json_option
 async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool) -> int:
@@ -157,7 +157,7 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
 async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
     """Wait for workers that started before *stopped_at* to end; return how many still run."""
     with anyio.move_on_after(limit.total_seconds()):
-        while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # no event
+        while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # poll the ledger
             await anyio.sleep(_POLL_EVERY)
     return await _at_work(ledger, started_by=stopped_at)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from crawlcw.crawl.link_checks import Refusal
 
 _LONGEST_KEY = 500
-#: Number of rows in memory, whose columns get the same width; there may be a million tasks.
+#: Number of rows that get the same column widths, because a million rows would fill the memory.
 _ALIGNED_ROWS = 100
 #: Column of the terminal at which a task's key begins, after its time and status.
 _KEY_COLUMN = 34
@@ -94,7 +94,7 @@ async def tasks(
 
 
 async def _object(ledger: Ledger, record: Record, items: bool) -> str:
-    """Return a task as a JSON object; with *items*, read its items, which queries do not read."""
+    """Return a task as a JSON object; with *items*, read the task's items from the ledger too."""
     fields = _fields(record)
     if items:
         full_record = await ledger.tasks.get(record.task.id)
@@ -129,7 +129,7 @@ def _row(record: Record) -> _Row:
 
 
 def _print_rows(rows: list[_Row]) -> None:
-    """Print the rows in columns.
+    """Print the rows of tasks in columns.
 
     On a narrow terminal the key and a long note get their own lines. Keys are never cut, so that
     the user can copy a key. In a pipe each task is one line.

@@ -25,7 +25,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @options.number_option(
     "--prefetch",
     minimum=0,
-    about="Number of tasks to claim ahead; limit and default: --concurrency.",
+    about="Number of tasks to claim ahead; --concurrency is the default and the limit.",
 )
 @click.option("--drain", is_flag=True, help="End when all tasks are done.")
 @options.duration_option(
@@ -34,7 +34,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @options.duration_option(
     "--stall-timeout",
     default="60s",
-    about="End the process (124) if a handler blocks the event loop for longer; 0s: off.",
+    about="End the process with code 124 if a handler blocks the event loop longer; 0s: never.",
 )
 @exposing.options
 @logs.level_option

@@ -22,7 +22,7 @@ _LONGEST_LINE = 1 << 20
 
 
 def exit_line(code: int) -> bytes:
-    """Return the line that a worker sends at an orderly end, because only a crash sends no line.
+    """Return a worker's last line at an orderly end; without this line the worker has crashed.
 
     The process's exit code does not prove an orderly end: the spider's code may exit with any code.
     """
@@ -36,12 +36,12 @@ def code_of(reason: FinishReason | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """The counters and the condition of a worker, which each message of the worker replaces."""
+    """The counters and the condition of a worker, until the worker sends its next state."""
 
     counters: Counters = field(default_factory=Counters)
     idle_reason: IdleReason | None = None  #: why the crawl waits; None while it progresses
     released: int = 0  #: number of tasks that the worker released at its end
-    finish_reason: FinishReason | None = None  #: None until the crawl's end
+    finish_reason: FinishReason | None = None  #: why the crawl ended; None before its end
     ending: EarlyEnd | None = None  #: why the crawl ended early; None if it did not
     measures: Measures | None = field(default=None, compare=False)  #: None: without metrics
 

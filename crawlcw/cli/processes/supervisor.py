@@ -108,7 +108,7 @@ _SHARED_LIMITS = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason
 
 
 def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
-    """Divide `max_pages` and `max_items` among the workers; each worker gets at least 1."""
+    """Return each worker's part of `max_pages` and `max_items`, which is at least 1."""
     limits = {
         name: limit for name in _SHARED_LIMITS if (limit := getattr(settings, name)) is not None
     }
@@ -128,7 +128,7 @@ class _End:
 
 
 def wait_after(crashes: int) -> timedelta | None:
-    """Return the wait after *crashes* of workers in a row, or None to start no new worker.
+    """Return the wait after *crashes* crashes in a row, or None to start no new worker.
 
     The number of crashes is reset if a worker progresses, because its crash then has a new cause.
     """
@@ -138,7 +138,7 @@ def wait_after(crashes: int) -> timedelta | None:
 
 
 class Supervisor:
-    """Keeps the workers of a crawl running: replaces a crashed worker in its numbered slot.
+    """Keeps the workers of a crawl running, and replaces a crashed worker in its numbered slot.
 
     `run` may be called once. `stop`, `stop_now` and `kill` may be called from
     signal handlers of the loop, at any time.
@@ -166,7 +166,7 @@ class Supervisor:
         self._order: FinishReason | None = None
         timeout = settings.callback_timeout
         self._max_silence = (timeout + min(_EXTRA_SILENCE, 2 * timeout)).total_seconds()  #: 0: any
-        self._killable_from = math.inf  #: monotonic time, when silent workers may be killed
+        self._killable_from = math.inf  #: monotonic time from which to kill silent workers
         self._stopping = asyncio.Event()
         self._started_at = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
@@ -396,7 +396,7 @@ class Supervisor:
         """Release the tasks of dead workers at once, without waiting until the leases expire.
 
         Return whether a dead worker had only a quarantined page, against which the crash counts.
-        Several crashes give up the page.
+        After several crashes the page is given up.
         """
         was_quarantined = False
         try:

@@ -98,7 +98,7 @@ class Supervision:
     def _read(self) -> None:
         with self._channel as channel, suppress(ConnectionError), channel.makefile("rb") as orders:
             for line in orders:
-                # A killed supervisor may have sent half an order.
+                # Ignore an incomplete order, which a killed supervisor may have sent.
                 order, _, grace = line.decode().partition(" ")
                 if order in (FinishReason.STOPPED, FinishReason.STOPPED_AT_ONCE) and grace:
                     self._accept(FinishReason(order), timedelta(seconds=float(grace)))
@@ -112,7 +112,7 @@ class Supervision:
             deadline.hurry()
         self._orders.append(order)
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop and soon the process have ended
+            with suppress(RuntimeError):  # the loop has ended; so will the process
                 self._loop.call_soon_threadsafe(self._obey, order)
 
     def _obey(self, order: FinishReason) -> None:
@@ -125,7 +125,7 @@ class Supervision:
 
 
 def _discard_output() -> None:
-    # Replace the pipes without reader, so that processes that a callback has started do not fail.
+    # Replace the pipes, which have no reader, so that a callback's processes do not fail.
     null_descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_descriptor, 1)
     os.dup2(null_descriptor, 2)

@@ -29,8 +29,8 @@ POLL_EVERY = 0.5
 class WorkerProcess:
     """A worker process, with the same arguments as the supervisor's process.
 
-    The terminal's signals do not reach a worker process. It stops gracefully when the supervisor
-    ends for any reason.
+    The terminal's signals do not reach a worker process. The worker stops gracefully when the
+    supervisor ends for any reason.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class WorkerProcess:
         self.number = number
         self.state = WorkerState()  #: the last received state
         self._on_state = on_state
-        self.exit_code: int | None = None  #: None before an orderly end
+        self.exit_code: int | None = None  #: the code that an orderly end sent, or None
         self.was_terminated = False  #: whether this process has sent a signal to end the worker
         self._process: subprocess.Popen[bytes] | None = None
         self._states = Lines(self._receive)
         # Look up `sys.stdout` and `sys.stderr` at each line, because a live display replaces them.
         self._stdout = Lines(lambda line: _print(line, sys.stdout))
         self._stderr = Lines(lambda line: _print(line, sys.stderr))
-        self._orders: socket.socket  #: set when the process starts
+        self._orders: socket.socket  #: socket for orders, set by `start`
         self._connections: list[asyncio.BaseTransport | socket.socket] = []
         self._silence: Silence | None = None  #: None: no state yet
         self._has_new_state = False  #: whether the worker has sent a state since the last check
