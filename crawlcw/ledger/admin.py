@@ -111,7 +111,7 @@ class Admin:
     async def revisit_due(self) -> int:
         """Set the pages whose next visit is due to `todo`, as `revisit` does; return their number.
 
-        `revisit_due` takes one index seek if no page is due. A caller may repeat it after an error.
+        A caller may repeat `revisit_due` after an error. It takes one index seek if no page is due.
         """
         now = self._store.now()
         due_tests = {
@@ -174,9 +174,10 @@ class Admin:
         """Delete tasks with their data; return the number of deleted tasks.
 
         `purge` also deletes leased tasks if *selection* names their status. With
-        `selection.due_by`, it deletes only leased tasks whose lease expired by that time.
+        `selection.due_by`, `purge` deletes only leased tasks whose lease expired by that time.
         """
-        # Forget the seeds first, because deleted seeds must not count as present after a crash.
+        # First delete the note about the seeds (start requests), because deleted seeds must not
+        # count as present after a crash.
         await Notes(self._store).set_state({"seeds": None})
         # Delete leftovers of an earlier `purge` whose reply was lost.
         await self._store.writing(_delete, [], {})
@@ -184,13 +185,13 @@ class Admin:
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
-        # Change the note `fed` last: running crawls skip links to tasks that they have added until
-        # the note changes.
+        # Change the note `fed` last, because running crawls skip links to tasks that they have
+        # added until the note changes.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
     async def drop(self) -> None:
-        """Delete everything of this name: tasks, items, hosts, workers and notes.
+        """Delete all data of the ledger's name: tasks, items, hosts, workers and notes.
 
         The caller must close the ledger afterwards. Running workers of the ledger lose their work.
         A caller may repeat `drop` after an error.
@@ -208,8 +209,7 @@ class Admin:
         """Set `refused-depth` tasks to `todo`, due now; return the number of these tasks.
 
         Only tasks up to *max_depth* change; if it is None, tasks of any depth change. `Hosts.wake`
-        wakes the hosts of these tasks. The change runs in batches, and a caller may repeat it after
-        an error.
+        wakes the hosts of these tasks. A caller may repeat the change, which runs in batches.
         """
         now = self._store.now()
         ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)
@@ -218,8 +218,7 @@ class Admin:
             where["depth"] = AtMost(max_depth)
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH):
-            # Note the hosts before the write, so that the next call wakes the hosts if the reply is
-            # lost.
+            # Note the hosts before the write, so that the next call wakes them after a lost reply.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
             total += await self._store.writing(_change_all, ids, where, edit_of(ADMIT, now))
             await self._wake_admitted(now)

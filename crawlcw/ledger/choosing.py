@@ -118,7 +118,7 @@ def after_key(key: str | None) -> Where:
 
 
 async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Read; repeat a few times if the ledger is unavailable, so that a long iteration continues."""
+    """Do the read *work*; repeat it a few times while the ledger is unavailable."""
     for _ in range(_MAX_RESUMES):
         with suppress(LedgerUnavailableError):
             return await store.reading(work, *args, **kwargs)

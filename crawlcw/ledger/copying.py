@@ -28,7 +28,7 @@ class Part(StrEnum):
     STATE = "states"
 
 
-#: Note in a ledger whose copy is not complete.
+#: Name of the note that marks a ledger whose copy is incomplete.
 UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
 #: Number of documents in one read; the numbers are small, because a host has a robots.txt, and a

@@ -85,8 +85,7 @@ from crawlcw.model.task import (
 from crawlcw.model.transitions import Change, Settlement
 from crawlcw.model.visits import Visit
 
-#: Names of the task fields that `page` reads, which are all except the fields that grow with the
-#: task's results.
+#: Names of the task fields that `page` reads: all except those that grow with the results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Names of further task fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
@@ -109,14 +108,13 @@ _OF_HOST = ("delay", "failures", "page_failures", "finished")
 _OF_ORIGIN = ("failures", "unresolved", "failing_since", "rest_end", "good_at", "resolved")
 _OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
 _NUMBER_FIELDS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall", "unchanged")
-#: Names of the counters that have a number for each of several texts.
+#: Names of the counters that map texts to numbers.
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _STORED_CLASSES = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _STORED_CLASSES}
 #: Keys that mark a special value; an escaped key never begins with `%b` or `%n`.
 _BLOB_KEY = "%blob"
-#: A time without a zone is stored under the key `%naive` as ISO 8601 text, because dates of a store
-#: have a time zone.
+#: Key of a time without a zone, stored as ISO 8601 text; dates of a store have a time zone.
 _NAIVE_TIME_KEY = "%naive"
 _CHARACTER_CODE = re.compile("%([0-9A-F]{2})")
 #: Maximum number of ended workers that the ledger keeps; it keeps the workers that ended last.
@@ -204,7 +202,7 @@ def value(stored: Any) -> Any:
 
 
 def blobs(document: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the offloaded values that a document refers to."""
+    """Return the ids of the blobs that the document of a task refers to."""
     results = document.get("results")
     results = results.values() if isinstance(results, Mapping) else ()
     parts = (document.get("context"), document.get("data"), *results)
@@ -329,8 +327,7 @@ def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
         host_fields["robots"] = (
             None
             if record is None
-            # Clean the text of robots.txt, because a lone surrogate in it would fail the whole
-            # batch.
+            # Clean the robots.txt, because a lone surrogate in it would fail the whole batch.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),
@@ -377,8 +374,8 @@ def _origin(origin_fields: Mapping[str, Any]) -> Origin:
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:
-    """Return the bounds of all URLs with *scheme*, or of all URLs; the upper bound is exclusive."""
-    # '0' follows '/', and 'i' follows all texts that begin with 'http'.
+    """Return the lower and the exclusive upper bound of URLs with *scheme*, or of all URLs."""
+    # In code points, '0' follows '/', and 'i' follows all texts that begin with 'http'.
     return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 
 

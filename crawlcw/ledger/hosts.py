@@ -1,7 +1,6 @@
 """Wake hosts, give hosts up, read the states of hosts, and write the states of leased hosts.
 
-Each store has subclasses of these classes, which lease ready hosts and find the first due tasks of
-hosts.
+Each store has subclasses, which lease ready hosts and find the first due tasks of hosts.
 """
 
 import asyncio
@@ -35,8 +34,7 @@ from crawlcw.model.transitions import GIVE_UP_HOST
 #: Number of tasks to give up, or of hosts to wake or read, in one unit of work. Other callers wait
 #: until the unit of work ends.
 BATCH = 5_000
-#: Number of hosts in one read; the number is small, because a host has a robots.txt of up to 512
-#: KiB.
+#: Number of hosts in one read; it is small, because a host has a robots.txt of up to 512 KiB.
 _BATCH_SIZE = 100
 #: Number of tasks with a `due` that one read examines for their hosts.
 _SCAN_LIMIT = 100
@@ -94,8 +92,7 @@ class Hosts(ABC):
         because a worker must settle each of these tasks.
 
         `give_up` runs in batches, so that a million tasks neither block the ledger nor exceed its
-        time limit. Leased and finished tasks do not change. A caller may repeat `give_up` after an
-        error.
+        time limit. Leased and finished tasks do not change. A caller may repeat `give_up`.
         """
         now = self._store.now()
         waiting_tests: dict[str, Any] = {
@@ -143,8 +140,7 @@ class Hosts(ABC):
         leased_hosts, waiting = await self._store.reading(_busiest, limit)
         return (
             [documents.host(host) for host in leased_hosts],
-            # Leased hosts are in this index too, but not among the first, because a lease ends
-            # soon.
+            # Leased hosts are in this index too, but come late, because leases end soon.
             [documents.host(host) for host in waiting if host["owner"] is None],
         )
 
@@ -194,8 +190,7 @@ async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
     """Write hosts that are unknown or would be ready too late; return whether all writes succeeded.
 
     A leased host needs no write, even if its owner releases the host right after the read, because
-    the owner searches the ledger for due tasks after the release, and the caller's task is already
-    in the ledger.
+    the owner then searches the ledger for due tasks, and finds the caller's task.
     """
     state_fields = ("owner", "ready_at", "not_before")
     hosts = await tables.hosts.read([*dues], state_fields)
@@ -220,8 +215,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
     next_name = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, next_name), "owner": None}
     fields = {"ready_at": now, **_NO_FAILURES}
-    # Keep the `not_before` of a host without failures, because it is only the delay after the
-    # host's last request.
+    # Keep the `not_before` of a host without failures: it is the delay after the last request.
     number = await tables.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
     return number + await tables.hosts.change_where(
@@ -243,8 +237,7 @@ async def _change_next(
     number = await tables.tasks.change_all(ids, waiting, edit) if ids else 0
     if len(ids) == BATCH:
         last = tasks[-1]
-        # Start again at the `due` of the last task, because tasks with the same `due` have no
-        # order.
+        # Start again at the last task's `due`, because tasks with the same `due` have no order.
         return number, {"priority": last["priority"], "due": Within(last["due"], None)}
     if "due" in index_range:
         return number, {"priority": Within(None, index_range["priority"])}
@@ -287,8 +280,7 @@ class HostLeases(ABC):
         self._hosts = hosts
         #: Counter whose numbers distinguish the tokens of a worker's leases.
         self._numbers = count(1)
-        #: Tokens of calls whose reply was lost, so that we do not know whether we have leased
-        #: hosts.
+        #: Tokens of calls whose reply was lost, so that we do not know whether we leased hosts.
         self._unconfirmed: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
@@ -310,8 +302,8 @@ class HostLeases(ABC):
         try:
             return await self._take(token, limit, now=now, end=now + lease)
         except (LedgerUnavailableError, asyncio.CancelledError):
-            # The ledger may have leased hosts to us. Without the token, these hosts would wait
-            # until their lease expires.
+            # Note the token, because the ledger may have leased hosts to us, which would otherwise
+            # wait until the lease expires.
             self._unconfirmed.append(token)
             raise
 

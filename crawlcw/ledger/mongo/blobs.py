@@ -31,7 +31,7 @@ _MAX_INSIDE_BYTES = 8 << 20
 #: Maximum bytes and number of items in one command, so that it ends far below its time limit.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 1_000
-#: Seconds in which any value must be transferred, and bytes for each further second.
+#: Seconds allowed for the transfer of any value, and bytes of a value that allow another second.
 _REPLY_WITHIN = 10.0
 _MIN_BYTES_PER_SECOND = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
@@ -110,10 +110,9 @@ class Items:
         return items
 
     async def write(self, outside_items: Sequence[OutsideItem]) -> dict[int, str]:
-        """Store items outside of their tasks; return the error message for each refused index.
+        """Store items outside of their tasks; return refused items as index -> error message.
 
-        A stored item becomes visible when its task has the item's fence in `items_from` or
-        `versions`.
+        A stored item becomes visible when its fence is in the task's `items_from` or `versions`.
         """
         refused: dict[int, str] = {}
         start = 0
@@ -215,7 +214,7 @@ class Blobs:
             await self._drop([blob.id for blob in blobs])
 
     async def drop_of(self, tasks: list[bytes]) -> None:
-        """Delete all files of *tasks*."""
+        """Delete the blob files of *tasks*."""
         cursor = self._store.blob_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(
             BY_TASK
         )
@@ -225,7 +224,7 @@ class Blobs:
         for start in range(0, len(files), BATCH):
             id_test = {"$in": files[start : start + BATCH]}
             # Delete the files before their chunks, because a file without chunks would be broken.
-            # Delete the chunks even if the file is gone, because an earlier call may have deleted
-            # only the file.
+            # Delete the chunks even if the file is gone, because an earlier call may have died
+            # here.
             await self._store.blob_files.delete_many({"_id": id_test}, hint="_id_")
             await self._store.blob_chunks.delete_many({"files_id": id_test})

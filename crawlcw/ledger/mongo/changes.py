@@ -73,8 +73,7 @@ class Changes:
 
 async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Open the stream; a cancelled caller waits a moment for the open stream, to close it."""
-    # Shield the call, because PyMongo loses the socket if it is cancelled while it opens a
-    # connection.
+    # Shield the call, because PyMongo loses the socket if it is cancelled while it connects.
     future = asyncio.ensure_future(coroutine)
     try:
         return await asyncio.shield(future)

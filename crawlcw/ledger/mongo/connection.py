@@ -53,8 +53,7 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
             f"the ledger's URL is invalid: {_without_secrets(_with_option_name(error, url), url)}"
         )
     except OSError as error:
-        # Errors of TLS are `OSError`s too, for example a file that is not a certificate or not a
-        # key.
+        # Errors of TLS are `OSError`s too, for example a file that is not a certificate.
         message = f"a TLS file in the ledger's URL is not usable: {_reason(error)}"
     except Exception as error:
         # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors derive only from
@@ -107,8 +106,8 @@ def _client(url: str, driver: str) -> Any:
 
 async def close_client(client: Any) -> None:
     """Close a client of either driver."""
-    # `close` ends the driver's sessions at the server. It would wait for ever for a frozen server,
-    # because `timeoutMS` does not apply to `close`.
+    # Limit the time, because `close` ends the driver's sessions at the server and would wait for
+    # ever for a frozen server: `timeoutMS` does not apply to `close`.
     with pymongo.timeout(_CLOSE_TIMEOUT), suppress(TimeoutError):
         await awaited(client.close())
 

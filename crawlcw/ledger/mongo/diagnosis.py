@@ -22,9 +22,10 @@ _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _CONNECTION_FAILURE = re.compile(
     r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE
 )
-#: Privileges that commands which only read need on each collection of the ledger.
+#: Privileges that a command needs on each collection of the ledger if it only reads.
 READING = frozenset({"find", "listIndexes"})
-#: Privileges that all other commands need. Workers on tracked tasks can also use `changeStream`.
+#: Privileges that a crawl needs, and every command that writes. Workers on tracked tasks also use
+#: `changeStream`.
 WRITING = READING | {
     *("insert", "update", "remove"),
     *("createCollection", "createIndex", "listCollections"),
@@ -100,8 +101,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
-            # Wait, because the garbage collector would have to close the socket if the event loop
-            # ended first.
+            # Wait, or the garbage collector would have to close the socket after the event loop.
             await writer.wait_closed()
         return True
     return False

@@ -98,7 +98,7 @@ class Groups:
         return _groups(open_counts, *done_counts)
 
     async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
-        """Return the groups by *field* from indexes of callbacks; tasks not done are open."""
+        """Return groups of all tasks by *field*, which is indexed behind the callback."""
         total_counts, done_counts = await asyncio.gather(
             self._count_by_value(field, where, BY_CALLBACK),
             self._done_counts(field, DONE_BY_CALLBACK, where),
@@ -138,8 +138,7 @@ class Groups:
     ) -> Counter[Any]:
         """Return the number of tasks in an index for each value of *field*, in batches of keys.
 
-        *where* fixes all fields that precede *field* in the index, so the index is ordered by
-        *field*.
+        *where* fixes all fields before *field* in the index, so the index is ordered by *field*.
         """
         numbers: Counter[Any] = Counter()
         last_value: Any = -1 if field in ("depth", "response.status") else ""
@@ -155,7 +154,7 @@ class Groups:
             numbers.update(counts)
             if sum(counts.values()) < _KEYS_PER_COMMAND:
                 return numbers
-            # Count the last value again, because the server may have grouped only a part of its
+            # Count the last value again, because the server may have grouped only some of its
             # tasks.
             last_value = max(counts)
             numbers[last_value] = await self._store.count({**where, field: last_value}, hint=index)

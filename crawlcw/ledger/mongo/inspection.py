@@ -28,11 +28,11 @@ from crawlcw.ledger.mongo.diagnosis import WRITING, lacking, lacking_sentence, m
 from crawlcw.ledger.mongo.store import Index, Indexes, MongoStore
 from crawlcw.model.task import Status
 
-#: Maximum seconds to create an index; an index of many million tasks takes longer than the time
-#: limit of other commands.
+#: Maximum seconds to create an index, which takes longer than other commands may.
 _INDEXED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
-_UNDER_ANOTHER_NAME = 85  # error code IndexOptionsConflict
+#: Error code IndexOptionsConflict: the index exists under another name.
+_UNDER_ANOTHER_NAME = 85
 #: Validator by which the server refuses a task with an unknown status.
 _VALIDATOR = {
     "$jsonSchema": {"properties": {"status": {"enum": [int(status) for status in Status]}}}
@@ -67,8 +67,7 @@ class Schema:
     async def prepare(self) -> None:
         """Create the collection and its indexes if they are missing, and check existing indexes.
 
-        Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs, before
-        any page is fetched.
+        Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs.
         """
         if actions := await self.lacking(WRITING):
             raise LedgerConfigurationError(lacking_sentence(actions, self._store.database.name))
@@ -76,8 +75,7 @@ class Schema:
             await self._check_schema()
             try:
                 await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
-                # Delete notes about tasks, because the user may have dropped an earlier collection
-                # of tasks.
+                # Delete notes about tasks, because the user may have dropped an earlier collection.
                 await self._store.schema.update_one(
                     {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )

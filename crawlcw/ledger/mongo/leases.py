@@ -1,7 +1,7 @@
 """Claim tasks, and renew their leases, on MongoDB.
 
 If a reply is lost or the caller is cancelled, the worker may have the lease of a task without
-knowing it. The class notes such a claim in memory, and a repeated call looks it up in the ledger.
+knowing it. `Leases` notes such a claim in memory, and looks it up in the ledger at the next call.
 """
 
 import asyncio
@@ -34,8 +34,7 @@ class Leases(LeasedTasks):
 
     def __init__(self, store: MongoStore) -> None:
         super().__init__(store)
-        #: Tasks by id and token of claims whose reply was lost, so that we do not know their
-        #: result.
+        #: Tasks of claims whose reply was lost and whose result is unknown, by id and token.
         self._unconfirmed: dict[bytes, dict[str, Task]] = {}
 
     @property
@@ -48,8 +47,7 @@ class Leases(LeasedTasks):
     ) -> Claimed:
         """Claim the tasks, one by one or in batches, as the option `claims` says.
 
-        If a reply is lost, `claim` raises an error, and a repeated call returns the leases of both
-        calls.
+        If a reply is lost, `claim` raises, and a repeated call returns the leases of both calls.
         """
         adopted_claims = await self._resolve_unconfirmed(tasks, lease=lease)
         adopted_ids = {claim.task.id for claim in adopted_claims}
@@ -57,8 +55,7 @@ class Leases(LeasedTasks):
         batch_tasks = [
             t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
         ]
-        # Claim tasks with expired leases one by one, because each task has its own count of lost
-        # workers.
+        # Claim tasks with expired leases one by one, because each counts its lost workers.
         singles = [
             t for t in tasks if not self._store.claims_in_batches or t.status is Status.PROCESSING
         ]
@@ -103,8 +100,7 @@ class Leases(LeasedTasks):
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
         if change is None:
             return None
-        # The guard tests the fence, so the update fails if a worker has claimed the task since the
-        # read.
+        # The guard tests the fence, so the update fails if a worker has claimed the task.
         guard = {
             "_id": task.id,
             "status": int(task.status),
@@ -187,8 +183,8 @@ class Leases(LeasedTasks):
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
         """Return the leases from earlier claims of *tasks* whose reply was lost.
 
-        If several callers ask, only one gets a lease. Each lease is extended, because a lease that
-        expired while the ledger was unavailable would count as lost.
+        If several callers repeat a claim, only one of them gets the lease. Each lease is extended,
+        because a lease that expired while the ledger was unavailable would count as lost.
         """
         claims = {
             task.id: self._unconfirmed.pop(task.id)

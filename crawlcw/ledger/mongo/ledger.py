@@ -59,7 +59,7 @@ def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTab
 
 
 class MongoLedger:
-    """The tasks of one spider or use case in a MongoDB database."""
+    """The ledger of one spider or use case in a MongoDB database."""
 
     def __init__(self, store: MongoStore) -> None:
         """Create the parts of the ledger; call `inspection.prepare` before their use."""

@@ -41,8 +41,8 @@ class Outcomes:
         """Write the outcomes; return the number of matched tasks, and the refusal by index.
 
         First the outcomes without large items are written, then the large items to their own
-        collection, and then the outcomes with large items. The update of a task's fence makes its
-        large items visible.
+        collection, and then the outcomes with large items. A task's new fence makes its large items
+        visible.
         """
         refusals: dict[int, str] = {}
         updates: dict[int, Update] = {}

@@ -126,11 +126,10 @@ class MongoStore:
 
         self.tasks, self.durable = collection("", _QUICK), collection("")
         # All writes of hosts are durable, because a failover that undoes a lease would leave a host
-        # with two owners. One write covers many hosts.
+        # with two owners. Durable writes of hosts are cheap, because one write covers many hosts.
         self.hosts = collection(".hosts")
         self.workers = collection(".workers")
-        # Points of the rates are not durable, because a point that a failover undoes is soon
-        # followed by the next.
+        # Points of the rates are not durable, because the next point soon replaces a lost one.
         self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))
@@ -256,8 +255,7 @@ async def read_batch(
     """Return the documents of one server reply (at most 16 MiB), and the id of the last document.
 
     The documents are the first ones after *last_id*, which may have any type. The returned id is
-    None if no documents follow. With *wanted_ids*, the function returns all documents with these
-    ids.
+    None if no documents follow. With *wanted_ids*, all documents with these ids are returned.
     """
     chosen: dict[str, Any] = {} if wanted_ids is None else {"_id": {"$in": list(wanted_ids)}}
     if last_id is not None:
