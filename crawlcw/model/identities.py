@@ -1,9 +1,9 @@
-"""Define crawl sessions: a session has the cookies, headers and proxy for some requests.
+"""Define crawl sessions, which hold the cookies, headers and proxy of a group of requests.
 
 The ledger stores the sessions, and all processes of a crawl share them. A session is fresh until a
 login makes it ready. A session is retired after the site has logged it out or banned it. Each
-change raises the session's fence. The ledger writes a change only if the session still has the
-fence from which the change was computed. No `repr` shows a secret. No I/O.
+change raises the session's fence, which is a counter. The ledger writes a change only if the
+session still has the fence from which the change was computed. No `repr` shows a secret. No I/O.
 """
 
 import re
@@ -37,11 +37,11 @@ class Cookie:
     """A cookie of a crawl session, as the ledger stores it."""
 
     name: str
-    value: str = field(repr=False)  #: the text exactly as in the cookie header
+    value: str = field(repr=False)  #: value exactly as in the Set-Cookie header
     domain: str  #: the host that set the cookie, or the cookie's Domain attribute
     host_only: bool
     path: str
-    port: int  #: each port has separate cookies; 0: the default ports of HTTP and HTTPS
+    port: int  #: port of the server; 0: the default ports of HTTP and HTTPS
     secure: bool
     expires: datetime | None = None  #: None: the cookie ends with its session
 
@@ -52,10 +52,10 @@ class Identity:
 
     name: str
     state: IdentityState = IdentityState.FRESH
-    fence: int = 0  #: counter of the session's changes, without changes by pages
+    fence: int = 0  #: number of changes of the session, without changes by pages
     cookies: Mapping[str, Cookie] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    origins: tuple[str, ...] = ()  #: the origins used by the login; only these receive `headers`
+    origins: tuple[str, ...] = ()  #: origins (scheme, host, port) to which requests send `headers`
     proxy: str | None = None  #: `Proxy.key` of the proxy for its requests
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: values of the spider
     score: int = 0  #: number of responses that showed that the login works
@@ -64,7 +64,7 @@ class Identity:
     expires: datetime | None = None  #: time at which `owner` counts as dead
     failures: int = 0  #: number of logins in a row that failed or had no effect
     not_before: datetime | None = None  #: earliest time of the next login
-    given_up: datetime | None = None  #: time of the failed login after which no login is allowed
+    given_up: datetime | None = None  #: time at which the session was given up
     reason: str = ""  #: why the session is retired
 
     @property
@@ -198,7 +198,7 @@ def _released(identity: Identity) -> Identity:
 def _resting(
     identity: Identity, cause: str, *, failures: int, now: datetime, policy: LoginPolicy
 ) -> Identity:
-    # The first failed login may be chance, so the session may log in again immediately.
+    # The first failed login may be an accident, so the session may log in again immediately.
     retry_delay = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
     return replace(
         _released(identity),

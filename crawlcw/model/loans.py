@@ -1,4 +1,4 @@
-"""Define loans: the owner of a host lends slots for requests to an idle worker, the borrower.
+"""Define loans, by which the owner of a host lends request slots to an idle worker, the borrower.
 
 The ledger's document of the borrower contains the loan, which the owner writes, and the loan
 report, which the borrower writes. A lent slot counts as in use until the borrower has returned the

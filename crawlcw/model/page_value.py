@@ -1,8 +1,8 @@
 """Define `page_value`, a decorator for dataclasses of which each crawled page makes an object.
 
 A frozen dataclass is slow to create, because its `__init__` sets each field by a call. So a
-`page_value` class is frozen for the type checker only. Its hash uses all fields, as if it was
-frozen. Tasks and leases, which user code receives, are frozen at run time.
+`page_value` class is frozen for the type checker only. The hash of an object uses all
+fields, as in a frozen class. Tasks and leases, which user code receives, are frozen at run time.
 """
 
 from typing import TYPE_CHECKING

@@ -13,14 +13,14 @@ from itertools import groupby, pairwise
 from crawlcw.model.counters import Counters
 from crawlcw.model.loans import Loan, LoanReport
 
-#: The time between two points of a worker.
+#: The time between two points in a worker's chart.
 EVERY = timedelta(minutes=1)
-#: The time between two points that are older than a day.
+#: The time between two points of a worker's chart that are older than a day.
 COARSE = timedelta(minutes=10)
-#: Days for which a point is stored: `KEPT_DAYS` for the last point of a worker and for points at
-#: multiples of `COARSE`, `FINE_DAYS` for all other points.
+#: The number of days for which the ledger keeps a point, if the point is the worker's last or at a
+#: multiple of `COARSE`, and for all other points.
 KEPT_DAYS, FINE_DAYS = 7, 1
-#: A worker without a point in this time was not running, or could not reach its ledger.
+#: The longest time between two points of a worker that runs and can reach its ledger.
 _LONGEST_STEP = COARSE + 5 * EVERY
 #: The fields of `Vitals` that are counts since the worker's start.
 _COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
@@ -111,11 +111,11 @@ class Slot:
 
     start: datetime
     end: datetime
-    finished: float = 0.0  #: finished tasks, where a span partly in the slot counts in part
+    finished: float = 0.0  #: estimated number of finished tasks
     failed: float = 0.0
     ignored: float = 0.0
     workers: int = 0  #: number of workers that ran in the slot
-    processing: int = 0  #: leased tasks at the end of each worker's last span
+    processing: int = 0  #: number of tasks leased at the ends of the workers' last spans
     memory: int = 0  #: memory of all workers in bytes
     lag: float = 0.0  #: maximum lag in seconds
 

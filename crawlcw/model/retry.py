@@ -45,7 +45,7 @@ _NXDOMAIN_ATTEMPTS = 2
 class RetryPolicy:
     """The number of attempts for a task, and the waits between two attempts."""
 
-    max_retry: int = 3  #: failed attempts until the crawl gives a task up
+    max_retry: int = 3  #: number of failed attempts after which the crawl gives up a task
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
     kept_errors: int = KEPT_ERRORS  #: number of last errors stored with a task

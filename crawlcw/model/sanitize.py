@@ -1,9 +1,9 @@
 """Make crawled text, and the text of exceptions in the user's code, safe to show to people.
 
-Crawled text becomes one line without control characters, with a limited length. Otherwise an escape
-sequence in a page's title could rewrite the terminal or set the clipboard, and a line feed could
-forge a log line (CWE-150, CWE-117). All text from a server passes this module before it reaches a
-terminal or a log.
+Crawled text becomes one line without control characters, with a limited length. An unchanged
+escape sequence in a page's title could rewrite the terminal or set the clipboard, and an unchanged
+line feed could forge a log line (CWE-150, CWE-117). All text from a server passes this module
+before it reaches a terminal or a log.
 """
 
 import inspect
@@ -30,8 +30,8 @@ _SECRET_PARAMETER = re.compile(
 def redacted(text: str) -> str:
     """Return *text* with `***` in place of the passwords and keys in its URLs.
 
-    The text before the host (`//user:password@`) is replaced, and the values of parameters such as
-    `token`, `api_key`, `sig`, `password` and `auth`.
+    The replaced parts are the text before the host (`//user:password@`) and the values of
+    parameters such as `token`, `api_key`, `sig`, `password` and `auth`.
     """
     if "@" in text:
         text = _USERINFO.sub(r"\1***@", text)

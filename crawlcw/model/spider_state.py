@@ -1,9 +1,9 @@
 """Define the spider state (`self.state`), the values that all pages of a crawl share. No I/O.
 
-The crawl writes a page's state changes before the page's outcome. If the process crashes between
-the two writes, the page runs again and repeats its changes. A repeated assignment does no harm. A
-number that a page adds is stored as pending, separate from the values, until the page's outcome is
-recorded. If the page runs again, its new numbers replace its pending numbers, so they count once.
+The crawl writes a page's state changes before the page's outcome. If the process crashes after it
+has written only the changes, the page runs again and repeats its changes. A repeated assignment
+does no harm. A number that a page adds is stored as pending, separate from the values, until the
+page's outcome is recorded. If the page runs again, its new numbers replace its pending numbers.
 """
 
 import math
@@ -40,7 +40,7 @@ class StoredState:
 
     revision: int = 0  #: number of writes so far
     values: Mapping[str, Any] = field(default_factory=dict)
-    pending: Mapping[bytes, PageSums] = field(default_factory=dict)  #: by the id of the task
+    pending: Mapping[bytes, PageSums] = field(default_factory=dict)  #: pending numbers by task id
 
 
 def is_number(value: object) -> bool:
@@ -131,7 +131,7 @@ class History:
         self._pages[page.run] = page
         self._ends.pop(page.run, None)
         if page.run[0] in self.stored.pending:
-            # A crash has interrupted an earlier run of the page: hide the numbers of that run.
+            # Hide the numbers of an earlier run of the page, which a crash has interrupted.
             self._rebuild()
 
     def assign(self, page: Page | None, name: str, value: Any) -> None:
@@ -170,7 +170,7 @@ class History:
         if page.values or page.sums:
             self._pages[page.run] = page  # keep `_pages` in the order in which pages end
         elif self._is_pending(page.run):
-            # The callback failed, and its errback made no changes: drop the callback's numbers.
+            # Drop the numbers of a failed callback whose errback made no changes.
             self._ends[page.run] = False
 
     # The ends of pages.

@@ -34,7 +34,7 @@ class Status(IntEnum):
     FAILED = 20  #: the last attempt failed, and another attempt follows
     PROCESSING = 30  #: leased to one worker until `due`
     FINISHED = 50  #: the result is recorded
-    IGNORED = 70  #: given up, or unwanted; `reason` says which
+    IGNORED = 70  #: given up or unwanted, as `reason` says
 
 
 #: Statuses of waiting tasks, which no worker leases and which are due now or later.
@@ -56,7 +56,7 @@ class Payload:
     """The data of a tracked task, which every worker that claims the task receives."""
 
     data: Mapping[str, Any] | BlobRef = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or a `BlobRef`
+    results: Mapping[str, Any] = field(default_factory=dict)  #: results by stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +66,14 @@ class RequestOptions:
     An option is None if the setting applies. All options are plain values, see `model.values`.
     """
 
-    max_retry: int | None = None  #: failed attempts until the crawl gives the task up
+    max_retry: int | None = None  #: number of failed attempts after which the crawl gives up
     browser: bool | None = None  #: whether a browser renders the page
     save_to: str | None = None  #: folder for the response's body; None: keep the body in memory
-    truncate: bool | None = None  #: whether a body over `max_body` is cut, or fails the page
+    truncate: bool | None = None  #: whether to cut a body over `max_body`, or to fail the page
     timeout: float | None = None  #: seconds for one attempt
     retry_statuses: tuple[int, ...] | None = None  #: HTTP statuses that are tried again
-    accept_statuses: tuple[int, ...] | None = None  #: good statuses besides 200 to 299
-    max_depth: int | None = None  #: limit of `depth` for pages reached from this page
+    accept_statuses: tuple[int, ...] | None = None  #: HTTP statuses of good pages besides 200-299
+    max_depth: int | None = None  #: maximum `depth` of pages that are reached from this page
     rules: bool | None = None  #: whether the spider's rules apply to the page
     revisit: float | str | None = None  #: time between visits of the page, see `visits.recurrence`
     max_body: int | None = None  #: the limit of the decoded body in bytes
@@ -131,7 +131,7 @@ class Task:
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
     callback: str = "parse"  #: the spider's method for the page; the stage of a tracked task
-    errback: str | None = None  #: the spider's method if the task fails, by default `on_error`
+    errback: str | None = None  #: the spider's method that is called if the task fails
     context: Mapping[str, Any] | BlobRef | None = None  #: the spider's values
     options: RequestOptions = NO_OPTIONS
     depth: int = 0  #: number of links from a start URL to the page
@@ -150,8 +150,8 @@ class Task:
     lost: int = 0  #: number of workers that crashed while they ran only this task
     quarantine_fence: int | None = None
     """The field is None if no worker has crashed with this task since the task was last finished,
-    and 0 after the first crash. In quarantine it is the fence of the last claim whose worker ran
-    the task alone, or released the task; see `transitions.is_quarantined`."""
+    and 0 after the first crash. The field of a quarantined task is the fence of the last claim
+    whose worker ran the task alone, or released the task; see `transitions.is_quarantined`."""
     reason: Reason | None = None
     visit: Visit | None = None  #: the last visit of the page, if the page was ever finished
     revisit: datetime | None = None  #: time after which the next run visits the page again
@@ -177,7 +177,7 @@ class ChangedTask(Task):
 class Lease:
     """A lease, which is one worker's right to work on a task until `expires`."""
 
-    task: Task  #: the task before the claim, whose status and `due` `release` restores
+    task: Task  #: state of the task before the claim, restored by `release`
     token: str
     fence: int
     expires: datetime

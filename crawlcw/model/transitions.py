@@ -47,7 +47,7 @@ class Event(StrEnum):
     CLAIM = "claim"
     TAKE_OVER = "take over"  #: a worker claims the task after another worker's lease expired
     LOSE = "lose"  #: the worker crashed while it ran only this task
-    ABANDON = "abandon"  #: as `LOSE`, and the crawl gives up the task
+    ABANDON = "abandon"  #: the last allowed worker crashed, so the crawl gives up the task
     FINISH = "finish"
     CONFIRM = "confirm"  #: visited again, and unchanged
     FAIL = "fail"  #: another attempt follows
@@ -63,7 +63,7 @@ class Event(StrEnum):
     ADMIT = "admit"  #: a link that was too deep is now within the limit
 
 
-#: Maps a status and an event to the possible next statuses. A pair not in the table cannot happen.
+#: Maps a status and an event to the possible next statuses. No other pair can happen.
 TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # A link that is too deep becomes an ignored task, because a later crawl may go deeper.
     (None, Event.ADD): (Status.TODO, Status.IGNORED),
@@ -190,7 +190,7 @@ class Change:
     lost: int = 0
     quarantine_fence: int | None = None  #: see `Task.quarantine_fence`
     reason: Reason | None = None
-    error: AttemptError | None = None  #: added to the task's `errors`
+    error: AttemptError | None = None  #: error to add to the task's `errors`
     kept_errors: int = KEPT_ERRORS  #: number of last errors to keep
     response: ResponseInfo | None = None  #: None: unchanged
     items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
@@ -198,7 +198,7 @@ class Change:
     revisit: datetime | None = None  #: time of the next visit of a done task
     kept_versions: int = 0  #: number of last visits whose items stay
     stored: StoredPage | None = None  #: None: unchanged
-    fetched: datetime | None = None  #: time of the items' page; None: `update_time`
+    fetched: datetime | None = None  #: fetch time of the items' page; None: `update_time`
     progress: Progress | None = None  #: new data and results of a tracked task
     trace: AttemptRecord | None = None  #: entry to add to the task's `trace`
     next: Advanced | None = None  #: new stage and context; None: unchanged
@@ -263,7 +263,7 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
 _ATTEMPT_COUNTERS = ("retry", "lost")
 #: The change of tasks by `retry-failed`, which applies only to tasks that `retries` accepts.
 RETRY = _bulk(Event.RETRY, resets=_ATTEMPT_COUNTERS, wakes_hosts=True)
-#: The change that takes waiting tasks from the workers.
+#: The change of waiting tasks that the user withdraws from the workers.
 WITHDRAW = _bulk(Event.WITHDRAW)
 #: The change of tasks to do again, possibly in another stage. The new fence makes claims of the old
 #: state fail. The change drops the page's validators, because a 304 would leave the page unparsed.
@@ -274,8 +274,8 @@ REOPEN = _bulk(
     raises_fence=True,
     wakes_hosts=True,
 )
-#: Maps the statuses of changed pages to reopen to the reasons of tasks with that status that are
-#: reopened, or to None for any reason.
+#: Maps the status of a changed page to the reasons with which the page is reopened; None: any
+#: reason.
 REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
     Status.IGNORED: RETRIED_REASONS,
@@ -303,8 +303,8 @@ def claim(
 ) -> Change | None:
     """Return the change of *task* by a claim; None if the task is not due at *now*.
 
-    If the last worker crashed while it ran only this task, the change is not a claim: the task is
-    due later, or is given up after *max_lost* crashes.
+    If the last worker crashed while it ran only this task, the change makes the task due later, or
+    gives up the task after *max_lost* crashes.
     """
     if task.due is None or task.due > now or task.status in DONE:
         return None
@@ -338,7 +338,7 @@ def losses(task: Task) -> int:
 
 
 def began_alone(lease: Lease) -> bool:
-    """Return whether the lease's worker runs only this task; for leases of `Leases.leases_of`."""
+    """Return whether a worker runs only the task of *lease*, a lease from `Leases.leases_of`."""
     return lease.task.quarantine_fence == lease.fence
 
 
@@ -555,7 +555,7 @@ def reparse(
         event=Event.REPARSE,
         status=_ONLY_RESULT[task.status, Event.REPARSE],
         update_time=update_time,
-        # Raise the fence, so that no other outcome is accepted now and the items' blobs are new.
+        # Raise the fence, so that other outcomes of the page are refused from now on.
         fence=task.fence + 1,
         settled=task.fence + 1,
         retry=task.retry,

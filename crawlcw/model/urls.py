@@ -34,7 +34,7 @@ LONGEST_CACHED = 2000
 #: The maximum length of a host name with a final dot (RFC 1035, section 2.3.4).
 _LONGEST_HOST = 254
 _SCHEMES = ("http://", "https://")
-#: An offset behind the slashes of `http://` and `https://`: the next slash begins the path.
+#: An offset in a URL behind the slashes after the scheme, so that the next slash begins the path.
 _BEFORE_PATH = len("http://") + 1
 #: A host that ends in a number, which is an IPv4 address or invalid (WHATWG URL Standard).
 _ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
@@ -78,8 +78,8 @@ _QUERY_FORMS = _forms("!$'()*,/:?@")
 #: The bytes of an encoded query that must be percent-escaped: text in ISO-2022-JP, references such
 #: as `&#26085;` for characters that the encoding lacks, and bytes outside of ASCII.
 _ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
-#: The safe characters in ISO-2022-JP text are all except `#`, which would begin a fragment. Ada
-#: escapes the other unsafe characters.
+#: The characters that this module does not escape in ISO-2022-JP text, because Ada escapes the
+#: unsafe characters, except `#`, which would begin a fragment.
 _ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 
 
@@ -195,8 +195,8 @@ def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
 def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location | Refusal]:
     """Return a function that resolves the links of one page, whose address is *base*.
 
-    The function returns the location of a link, or a `Refusal` if `resolve` would raise, because
-    most pages have links that are refused.
+    The function returns the location of a link, or a `Refusal` if `resolve` would raise an error.
+    Raising errors would be slow, because most pages have links that are refused.
 
     *encoding* is the page's encoding by its WHATWG name. A link's characters outside of ASCII are
     sent in *encoding* in the query, and in UTF-8 in the path (WHATWG URL Standard).
@@ -213,7 +213,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
         target, number_sign, _ = href.partition("#")
         first_character = target[:1]
         if first_character <= " " or (number_sign and target[-1] <= " "):
-            # Strip spaces around the link, except spaces before a fragment, which the address has.
+            # Strip spaces around the link, but keep spaces before a fragment, as browsers do.
             target = (target + number_sign).lstrip(_CONTROLS_AND_SPACE)
             first_character = target[:1]
         if len(target) > max_link:

@@ -46,8 +46,8 @@ _WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
 #: Packages whose values, such as URLs and colours, are stored as their text.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
 _COLLECTION_TYPES = (list, tuple, set, frozenset)
-#: Maps names of types that spiders often forget to convert to the conversion. Names are used,
-#: because the types' packages may not be installed.
+#: Maps the name of a type that spiders often put in items by mistake to the missing conversion. The
+#: mapping uses names, because the types' packages may not be installed.
 _EXPRESSION_BY_CLASS = {
     "LexborNode": ".text()",
     "LexborHTMLParser": ".text()",

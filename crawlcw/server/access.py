@@ -1,8 +1,8 @@
 """Check that a request carries the bearer token, or comes from this machine if there is no token.
 
 A foreign web page in a browser on this machine can send requests to loopback too. The browser sends
-no JSON body of the page without a preflight request. The check of the Host header refuses a page
-whose host name was pointed at this machine (DNS rebinding).
+a JSON body for a foreign page only after a preflight request. The check of the Host header refuses
+a page whose host name was pointed at this machine (DNS rebinding).
 """
 
 import hmac

@@ -2,9 +2,9 @@
 
 aiohttp accepts any number of connections, waits an hour for the headers of a request, and waits
 without limit for a body. So a few hundred silent clients would block all other clients. On every
-connection a protocol of this module forwards the data to aiohttp's protocol. If a client connects
-at the limit, the server closes the connection whose client has kept it waiting longest. The server
-never ends a running request for a new connection.
+connection a protocol of this module forwards the data to aiohttp's protocol. If the limit is
+reached, a new connection replaces the connection whose client has kept the server waiting longest.
+The server never ends a running request for a new connection.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class Connections:
                 connection.work()
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
-        """Return whether to accept a new connection, for which a waiting one may be closed."""
+        """Return whether to accept a new connection, after closing a waiting one if necessary."""
         if len(self._connection_by_transport) >= self._max_connections:
             if not self.waiting:
                 self._refused_count += 1

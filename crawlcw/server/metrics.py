@@ -94,7 +94,7 @@ class RequestMetrics:
         started_at = time.perf_counter()
         response = await handler(request)
         self._duration.observe(time.perf_counter() - started_at)
-        # Label by the route, because clients could create any number of labels by other paths.
+        # Label requests by route, because clients could create any number of labels by paths.
         resource = request.match_info.route.resource
         path = "other" if resource is None else resource.canonical
         self._requests[path.strip("/").partition("/")[0]] += 1

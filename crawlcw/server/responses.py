@@ -20,7 +20,7 @@ def _null_if_blob(value: Any) -> Any:
 
 
 class ResponseModel(BaseModel):
-    """Base of all response models, which are made from objects with equal attribute names."""
+    """Base of all response models, which read an object's attributes of the same names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 

@@ -25,7 +25,7 @@ class _Collector(Collector):
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Family]:
-        # Return no names, because the registry has one collector, so that no names can collide.
+        # Return no metric names, because names cannot collide in a registry with one collector.
         return ()
 
     def collect(self) -> Iterator[Family]:

@@ -45,7 +45,7 @@ class Meter:
         return _Timed(self._commit)
 
     def measures(self, stats: Stats, *, leased_tasks: int, resting_hosts: int) -> Measures:
-        """Return all measured values; the caller passes the current numbers for two gauges."""
+        """Return all measured values, with *leased_tasks* and *resting_hosts* as gauges."""
         histograms = {
             metrics.FETCH: self._fetch,
             metrics.PARSE: self._parse,
@@ -107,7 +107,7 @@ class _Timed:
 
 
 def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
-    """Return *meter*, or if *trace* is true, an object that forwards to *meter* and makes spans.
+    """Return *meter*, or an object that makes spans and forwards to *meter* if *trace* is true.
 
     Raises `UsageError` if *trace* is true and OpenTelemetry is not installed.
     """

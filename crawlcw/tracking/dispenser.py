@@ -122,13 +122,13 @@ class Dispenser:
         - If the worker has more than *limit* unfinished tasks, the most recently claimed tasks are
           released. Tasks that were claimed together are released in ascending order of priority.
 
-        Two concurrent requests of one worker may each get up to *limit* tasks. Some tasks may then
-        be in neither result, or in both results. `check` shows such tasks, and the next `assign`
-        corrects the worker's leases.
+        Concurrent requests of one worker may each get up to *limit* tasks, and a task may be in no
+        result, or in several results. `check` shows the tasks that the worker leases, and the next
+        `assign` corrects the leases.
 
         *request* is a token that the worker chooses, so that it can repeat a request. A repeated
         request gets the tasks of the first request that the worker still leases. If the worker
-        leases none of these tasks, the repeated request gets new tasks. Raises `UsageError`.
+        leases no task of the first request, it gets new tasks. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         task_holder = worker_holder if request is None else request_holder_name(worker, request)
@@ -215,7 +215,7 @@ class Dispenser:
         - the release of a task that the worker no longer leases
 
         The dispenser refuses an ending if another worker has claimed the task meanwhile.
-        *fences*maps a task's key to the `Assignment.fence` of the claim that the ending ends. An
+        *fences* maps a task's key to the `Assignment.fence` of the claim that the ending ends. An
         ending without a fence ends the worker's current claim of the task, even if the ending is a
         repetition of an earlier ending. Raises `UsageError`.
         """
@@ -263,8 +263,8 @@ class Dispenser:
         - Withdrawn tasks in *mapping* are reopened.
         - Assigned, finished and given-up tasks do not change.
 
-        If several calls run at the same time, the last call that changes a task decides. A call
-        does not change tasks that are added after the call's start.
+        If several calls run at the same time, a task gets its state from the last call that changed
+        the task. A call does not change tasks that are added after the call's start.
         """
         ledger = self._ledger
         started_at = ledger.now() + MILLISECOND
@@ -368,7 +368,7 @@ class Dispenser:
                     lease=self.ttl,
                     max_lost=self._tracker.policy.max_lost,
                 )
-                # Drop leases of an earlier request whose reply was lost, which are claimed already.
+                # Drop leases of an earlier claim whose reply was lost, which may be in the result.
                 leases += [
                     lease for lease in claimed.leases if lease.token.startswith(f"{token_prefix}:")
                 ]

@@ -29,7 +29,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """An ending: the stage is done, so that the task finishes or goes to its next stage."""
+    """The ending of a stage after which the task finishes, or goes to its chain's next stage."""
 
     result: Any = None
     data: Mapping[str, Any] | None = None  #: None: unchanged
@@ -37,7 +37,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """An ending: the stage is done, and the task goes to a chosen stage."""
+    """The ending of a stage after which the task goes to a stage that the worker chooses."""
 
     stage: str
     result: Any = None
@@ -48,7 +48,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """An ending: the attempt failed, and no attempt follows if `may_retry` is false."""
+    """The ending of a failed attempt, after which no attempt follows if `may_retry` is false."""
 
     error: str
     may_retry: bool = True
@@ -56,14 +56,14 @@ class Fail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignore:
-    """An ending: the worker has found that the task is unwanted."""
+    """The ending of a task that the worker has found to be unwanted."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An ending: the task returns to the pool of waiting tasks unchanged."""
+    """The ending of an attempt that returns the task to the pool of waiting tasks unchanged."""
 
 
 Ending = Finish | Advance | Fail | Ignore | Release
@@ -225,7 +225,7 @@ class Settlements:
         return replace(trace, data=data, results=results)
 
     async def drop_replaced(self, settlement: Settlement, *, is_recorded: bool) -> None:
-        """Delete the blobs that a recorded settlement replaced, or an unrecorded one created."""
+        """Delete the old blobs after a recorded *settlement*, or the new blobs otherwise."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
         old_values = {"data": (task.carried or Payload()).data, "context": task.context}

@@ -35,8 +35,8 @@ async def run_handler(
     """Run *handler*, and store its return value as the result of the stage in *execution*.
 
     Raises the handler's exceptions, except `UnwantedError`, after which the task is ignored. If the
-    worker loses the lease, a coroutine is cancelled, and a process is killed. A thread continues,
-    but the execution accepts no more changes from the thread.
+    worker loses the lease, a handler's coroutine is cancelled, and a handler's process is killed. A
+    handler's thread continues, but the execution accepts no more changes from the thread.
     """
     try:
         result = await _result(handler, execution, threads=threads, processes=processes)

@@ -140,7 +140,7 @@ class Session(WorkerSession):
         return await self.ledger.blobs.put(task_id, value)
 
     async def load_value(self, value: Any) -> Any:
-        """Return *value*, or the blob to which it refers; raises `LedgerError` without the blob."""
+        """Return *value*, or the stored value if *value* is a `BlobRef`; raises `LedgerError`."""
         return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
 
     async def delete_blobs(self, *stored_values: Any) -> None:
@@ -254,7 +254,7 @@ class Session(WorkerSession):
 async def commit_outcomes(
     ledger: Ledger, settlements: Sequence[Settlement]
 ) -> list[LedgerError | None]:
-    """Record outcomes; return the reason why an outcome was not recorded, or None, for each.
+    """Record outcomes; return for each outcome None, or the reason why it was not recorded.
 
     The reason is `LeaseLostError` if another worker has the task's lease now. The reason is
     `LedgerError` if the store cannot hold the outcome, and the ledger then gives up the task.
@@ -271,6 +271,6 @@ async def commit_outcomes(
 
 
 def _lease_key(lease: Lease) -> tuple[bytes, str, int]:
-    # A task's id is not enough, because one batch may contain endings by its former worker and by
-    # its current worker.
+    # Identify a lease by more than the task's id, because one batch may contain endings of a task
+    # by its former worker and by its current worker.
     return lease.task.id, lease.token, lease.fence

@@ -93,7 +93,7 @@ class LoopPortal:
         self._closed = False
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a coroutine function; raises `LedgerError` if *self* is closed."""
+        """Run a coroutine function in the event loop; raises `LedgerError` after `close`."""
         with self.closed_as_ledger_error():
             return self.open().call(functools.partial(function, *args, **kwargs))
 

@@ -40,7 +40,7 @@ class Tasks:
         self.use_case = use_case
         self.session = Session(ledger, policy, give_up=give_up)
         self.ledger = self.session.ledger
-        #: This event is set after this process has made tasks due.
+        #: The event that is set after this process has made tasks due.
         self.tasks_due = asyncio.Event()
         self.portal = LoopPortal()
         #: Reads tasks by id, with one query for concurrent reads.

@@ -1,4 +1,4 @@
-"""Track tasks in a ledger, which does each task once and keeps its state and history."""
+"""Track tasks in a ledger, so that each task is done once and keeps its state and history."""
 
 import functools
 from collections.abc import (
@@ -84,7 +84,7 @@ class Tracker(Tasks):
     ) -> TrackerOpening[Self]:
         """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
-        Use the result by `await`, or by `async with`, which closes the tracker. *url* is as for
+        Await the result, or use it by `async with`, which closes the tracker. *url* is as for
         `open_ledger`. *driver* is `pymongo` or `motor`. *policy* has the settings of `Policy` to
         record, and other settings do not change. Raises `UsageError`, `LedgerUnavailableError`, and
         `LedgerConfigurationError` if *use_case* is the name of a spider.

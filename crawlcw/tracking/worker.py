@@ -119,7 +119,7 @@ class Worker:
         return self._pool.dispatched - self._pool.queued_count
 
     def stop(self) -> None:
-        """Stop after the running tasks, at most the grace period later; release other tasks."""
+        """Release all queued tasks, and stop when the running tasks or the grace period end."""
         self._stopping = True
         # Limit the wait for an unavailable ledger, because the worker must stop soon.
         self._session.retry.shorten(max(self.grace, CLOSE_TIMEOUT))
