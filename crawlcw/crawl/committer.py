@@ -177,8 +177,8 @@ class Committer:
                     self.state.undo(lease)
                 task_leases.orphans += leases
                 return
-            # Add even if there are no links, because `add` writes the pages' state changes before
-            # the outcomes.
+            # Call `add` even without links, because `add` writes the state changes of pages, which
+            # must be in the ledger before the outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats

@@ -175,7 +175,7 @@ class Steering:
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
-        """Return the settings by *control*; if these are invalid, return the crawl's own."""
+        """Return the settings that *control* orders; if they are invalid, the crawl's settings."""
         try:
             settings = control.applied(self.settings)
             if settings.concurrency > self.settings.concurrency:

@@ -156,7 +156,7 @@ class Coordinator:
         self._poll_wanted.set()
 
     def note_written(self, *, has_more: bool, retry_hosts: Iterable[str]) -> None:
-        """Note written outcomes: *has_more* if they make tasks due, *retry_hosts* by retries."""
+        """Look for due tasks after a write of outcomes; *retry_hosts* have tasks to retry."""
         self.frontier.poll(*retry_hosts)
         if has_more or not self._task_leases:
             self.wake()
@@ -269,7 +269,7 @@ class Coordinator:
         return reason if reason.hosts or reason.proxies else self._idle_reason or reason
 
     def dispatch(self) -> None:
-        """Give free fetchers the tasks whose hosts may get a request; set a timer for the next."""
+        """Give free fetchers tasks whose hosts may get a request; set a timer for later tasks."""
         pool = self.pool
         free_fetchers = pool.size - pool.dispatched
         # Check the most frequent reason first, because `dispatch` runs several times a page.
@@ -305,7 +305,7 @@ class Coordinator:
         self.dispatch()
 
     def _free_capacity(self) -> int:
-        """Return how many more tasks to claim: `_PREFETCH` a fetcher, and more for slow hosts."""
+        """Return how many more tasks to claim: two for each fetcher, and more for slow hosts."""
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
         slow_host_tasks = min(_SLOW_HOST_TASKS, size) * len(self.frontier.hosts)

@@ -118,7 +118,9 @@ class Ending:
 
     @contextmanager
     def limit_closed(self) -> Iterator[None]:
-        """Cancel the spider's `closed` in the block when the grace ends or the user stops at once.
+        """Limit the time of the spider's `closed`, which runs in the `with` block.
+
+        The grace period, or an order to stop at once, cancels `closed`.
 
         `closed` gets `LAST_WORDS` even if the pages in progress have used up the grace period.
         """
@@ -219,7 +221,7 @@ class Crawl:
         self._ending.stop_now()
 
     def on_end(self, call: Callable[[timedelta], None]) -> None:
-        """Let *call* get the grace period when the crawl begins to end, or must end sooner."""
+        """Call *call* with the grace period when the crawl begins to end, or must end sooner."""
         self._ending.on_end = call
 
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:

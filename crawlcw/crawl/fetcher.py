@@ -83,7 +83,7 @@ class Fetcher:
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [entry.lease for entry in settlements]
-                            # Let the session release the leases, or it would renew them for ever.
+                            # The session releases orphans, but would renew other leases for ever.
                             task_leases.orphans += filter(task_leases.is_current, leases)
                             for entry in (lease, *leases):
                                 self.outcomes.state.undo(entry)

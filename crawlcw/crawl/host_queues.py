@@ -1,4 +1,4 @@
-"""Host queues: the tasks that wait for their host's next turn, and heaps of the turns' times.
+"""Queues of the tasks that wait for their host, and heaps of the times when queues may start tasks.
 
 This module does no I/O, and its callers pass the time. The lease of a task waits in its host's
 queue until the host may get a request, so no fetcher sleeps and a slow host delays no other host.
@@ -35,17 +35,17 @@ class HostQueue:
     slots: int  #: maximum of concurrent requests now; 0: no limit
     delay: float  #: seconds between the starts of two requests
     next_start: float  #: the earliest start of the next request
-    deadline: float  #: no request starts later, because the host's lease ends
+    deadline: float  #: latest start of a request, because the host's lease or loan ends
     is_open: bool = False  #: whether tasks may start; false until the host's robots.txt is known
     last_sent_at: float = float("-inf")  #: start of the host's last request, if known
     rests_until: float = float("-inf")  #: end of the host's rest, without the host's delay
     active: int = 0  #: requests in progress; more tasks may be in progress without a request
     #: Events that wake the hops that wait for a slot, in order.
     hops: list[asyncio.Event] = field(default_factory=list)
-    hops_rest_until: float = float("-inf")  #: no hop starts before this time, after a throttled hop
+    hops_rest_until: float = float("-inf")  #: earliest start of a hop, after a throttled hop
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: leases, as a heap
-    is_scheduled: bool = False  #: whether the queue is in a heap of turns
-    counted_leases: tuple[int, int] = (0, 0)  #: its parts of `waiting_count`, `soon_count`
+    is_scheduled: bool = False  #: whether the queue is in one of the heaps of `HostQueues`
+    counted_leases: tuple[int, int] = (0, 0)  #: the queue's part of `waiting_count`, `soon_count`
     max_leases: int = 1  #: the maximum number of leases to claim ahead
 
     @property
@@ -64,7 +64,7 @@ class HostQueues:
         #: Queues for hops to hosts that this process does not own.
         self.unowned: dict[str, HostQueue] = {}
         self._scheduled: list[tuple[float, int, HostQueue]] = []
-        #: Queues whose turn came while no fetcher was free, the most urgent first.
+        #: Heap of the queues with a task that may start now; the most urgent queue comes first.
         self._urgent: list[tuple[float, int, HostQueue]] = []
         self._order = count()
         #: Leases of tasks that need no request, because only their errback runs.
@@ -89,7 +89,7 @@ class HostQueues:
         return queue
 
     def remove_host(self, host: str) -> list[Lease]:
-        """Forget a host; return the leases that waited for it."""
+        """Remove the queue of a host; return the leases that waited in the queue."""
         leases = self.withdraw(host=host)
         queue = self.by_host.pop(host)
         if queue.active or queue.hops or queue.hops_rest_until > queue.next_start:
@@ -285,7 +285,7 @@ class HostQueues:
             self.end_hop(queue, now=now, frees_slot=True)
 
     def next_start(self) -> float | None:
-        """Return when the next task may start, or None if no task waits for a time."""
+        """Return the earliest time at which a waiting task may start; None if no task waits."""
         if self._urgent or self._without_request:
             return float("-inf")
         return self._scheduled[0][0] if self._scheduled else None

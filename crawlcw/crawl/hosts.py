@@ -119,7 +119,7 @@ class FrontierHost:
         if was_fetched:
             self.frontier.note_request(self.name, sent_at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
-            # Count the new delay from the lease, because the last request's time is unknown.
+            # Count the delay from the start of the lease, because an earlier request is unknown.
             self.frontier.note_request(self.name, sent_at=self.slice_start)
         if self.phase is Phase.OPENING:
             self.enter(Phase.SERVING)
@@ -249,7 +249,7 @@ class PageLimit:
 
 
 class Pending:
-    """Work on hosts and tasks that waits for the coordinator."""
+    """Collects the work on hosts and tasks that the coordinator does later."""
 
     def __init__(self) -> None:
         self.unsaved: set[FrontierHost] = set()  #: hosts whose state must be saved at once
@@ -333,9 +333,9 @@ class Frontier:
         self._task_leases = task_leases
         self._limits = Limits(spider.limits)
         self.use_settings(settings)
-        #: Seconds of a host lease in which requests may start; the margin comes after them.
+        #: Seconds of a host lease in which requests may start; the remainder is a safety margin.
         self.usable_lease_s = settings.lease.total_seconds() * (1 - _LEASE_MARGIN)
-        #: Hosts that need more tasks for their next turns.
+        #: Hosts that need more claimed tasks.
         self._low_hosts: set[FrontierHost] = set()
         self._idle_hosts: set[FrontierHost] = set()  #: hosts without work in this process
 
@@ -461,7 +461,7 @@ class Frontier:
             # not search for loans.
             loans_end = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, loans_end)
-        # Give the ledger `ready_at` if the host may have due tasks, so that no search is needed.
+        # Give `ready_at` if the host may have due tasks, so the ledger need not search for tasks.
         has_tasks = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if has_tasks else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
@@ -491,7 +491,7 @@ class Frontier:
     def note_request(self, name: str, *, sent_at: float) -> None:
         """Note that a request to a host was sent at *sent_at*; the host's delay begins then."""
         host = self.hosts.get(name)
-        # Skip hosts without a delay, because this runs twice for each page.
+        # Skip hosts without a delay, because `note_request` runs twice for each page.
         if host is not None and (delay := host.queue.delay):
             self.queues.rest(name, rest_end=sent_at + delay, sent_at=sent_at)
 
@@ -526,7 +526,7 @@ class Frontier:
                 continue
             queue = host.queue
             is_polled = host.is_stale and host.phase is not Phase.LEAVING
-            # A host is low if at most half of its maximum of leases is left.
+            # A host is low if its waiting tasks are at most half of the maximum.
             is_low = is_polled and not host.is_busy and len(queue.waiting) <= queue.max_leases // 2
             is_low = is_low and host.quota != 0
             (self._low_hosts.add if is_low else self._low_hosts.discard)(host)
@@ -539,7 +539,7 @@ class Frontier:
             (self._idle_hosts.add if is_idle else self._idle_hosts.discard)(host)
 
     def low_hosts(self) -> tuple[list[FrontierHost], float]:
-        """Return the hosts that need more tasks now, and the time when the next host will."""
+        """Return the hosts that need tasks now, and the time when another host will need tasks."""
         self._classify()
         now, next_at = self.clock(), float("inf")
         low_hosts = []

@@ -103,7 +103,7 @@ class KeptState:
                 await self._read()
 
     async def keep(self) -> None:
-        """Write the changes of ended callbacks, and those that the running callback has made."""
+        """Write the changes of ended callbacks, and the changes so far of the running callback."""
         if self._history.unwritten(_RUNNING.get()):
             await self._write()
 
@@ -114,11 +114,11 @@ class KeptState:
             await self._write(is_last=True)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Write the unwritten changes; if *is_last*, also write that changes are settled."""
+        """Write the unwritten changes; if *is_last*, also merge settled changes into the values."""
         assert self._ledger is not None
         page, history = _RUNNING.get(), self._history
         async with self._writing:
-            # The write before, which held the lock, may have included all changes.
+            # An earlier write that held the lock may have included all changes.
             while (pages := history.unwritten(page)) or is_last:
                 new_state = history.next(pages)
                 if not pages and new_state.pending == history.stored.pending:
@@ -155,7 +155,7 @@ class KeptState:
     # Ends of pages.
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
-        """Settle the changes of pages whose outcomes are recorded; undo those of *lost* tasks."""
+        """Settle the changes of pages whose outcomes are recorded; undo changes of *lost* tasks."""
         if not self._is_used:
             return
         for settlement in settlements:

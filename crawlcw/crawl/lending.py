@@ -1,7 +1,7 @@
 """Lend slots of a host to idle workers, and borrow slots from the owner of a host.
 
-    owner      lends ──> renews while the borrower beats ──> ends it ──> counts it until returned
-    borrower          idle ──> asks and reports ──> stops at once ──> returns it with its last slot
+    owner:     lends slots ──> renews the loan while heartbeats come ──> ends the loan
+    borrower:  is idle ──> sends requests and reports ──> stops ──> returns the loan's last slot
 
 An owner lends slots of a host only while its own event loop is late or all its fetchers are busy,
 because a second process cannot speed up the crawl of the host at other times. The host must be
@@ -112,7 +112,7 @@ class Lending:
             new - old for new, old in zip(now, self._last_sample, strict=True)
         )
         if seconds >= _PAUSE:
-            # The session measures the lag ten times a second, so divide the total by ten.
+            # The total lag is the sum of ten measurements a second.
             self._is_overloaded = (
                 lag >= 10 * _LATE_S * seconds or cpu_seconds >= _BUSY_SHARE * seconds
             )
@@ -122,8 +122,8 @@ class Lending:
     def _limit(self, host: FrontierHost) -> None:
         """Let a shared host have only as many claimed tasks as this process finishes in a second.
 
-        With more tasks, pages would wait here for their callbacks at the end of the crawl, while
-        another process has nothing to do.
+        With more tasks, pages would wait in this process for their callbacks at the end of the
+        crawl, while another process has nothing to do.
         """
         host.quota = None
         if host.loans or host.borrowed_loan is not None:
@@ -136,7 +136,7 @@ class Lending:
     # --- the owner
 
     def _candidates(self) -> list[FrontierHost]:
-        """Return the host of which slots can be lent, in a list; empty if there is none."""
+        """Return a list with the one host whose slots can be lent, or an empty list."""
         leased = self._frontier.leased
         # A process with several hosts lends no slots, because `HostLeaser` releases hosts instead.
         hosts = leased.values() if len(leased) == 1 else ()
@@ -206,11 +206,11 @@ class Lending:
         return self._now() + min(_LOAN_LENGTH, remaining)
 
     def _apply_report(self, host: FrontierHost, report: LoanReport) -> None:
-        """Apply the pages, delays and failures in a borrower's report that are new."""
+        """Apply new pages, delays and failures in a borrower's report to the host."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
-            # An earlier owner, if it lent the slots, has counted the pages of its borrower, but may
-            # have died before it saw the failures.
+            # If an earlier owner lent the slots, it has counted the borrower's pages, but may have
+            # died before it saw the borrower's failures.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)
         if report == old_report:
@@ -252,7 +252,7 @@ class Lending:
                 slots=slots,
                 expires=self._expiry(host),
             )
-            # Lower the host's own slots now, because the borrower uses the lent slots.
+            # Lower this process's slots now, because the borrower uses the lent slots.
             host.loans[worker.name] = loan
             host.pace()
             logger.debug(

@@ -1,4 +1,4 @@
-"""Check whether a crawl follows a link, without sending a request; `callbacks` decides alike."""
+"""Check whether a crawl would follow a link, by the rules of `callbacks`, without a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Refusal:
 
 
 class LinkChecks:
-    """Checks links as a crawl of the spider checks links."""
+    """Checks links by the rules of a spider's crawl."""
 
     def __init__(self, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> None:
         """*state* is the ledger's state after the spider's crawls, see `Notes.state`."""

@@ -241,6 +241,6 @@ def _exchange(task: Task) -> tuple[object, ...]:
 
 
 def _is_plain(attempt: PageAttempt) -> bool:
-    """Return whether the URL alone identifies the task, so the request is no form and no repeat."""
+    """Return whether the request is neither a form nor a repeat, so its URL identifies the task."""
     request = attempt.request
     return request.method == "GET" and attempt.lease.task.id == request.identity()[1]

@@ -64,7 +64,7 @@ class Opening:
         return False
 
     def probe(self, host: FrontierHost, background: anyio.abc.TaskGroup) -> bool:
-        """Start a request for the probe page of a half-open host; return whether there is one."""
+        """Request the probe page of a half-open host; return whether the host has a probe page."""
         url = host.probe_url()
         if url is None:
             return False
@@ -125,7 +125,7 @@ class Opening:
     ) -> None:
         """Wait until a request may be sent to a host; *check* may raise before each try.
 
-        A request that *is_paced* counts for the host's delay.
+        After a request that *is_paced*, the next request waits for the host's delay.
         """
         queues, event = self.frontier.queues, asyncio.Event()
         # A hop with a slot goes first, because other hops may wait for that slot.

@@ -74,7 +74,7 @@ class Done:
     """The result of an attempt: the outcomes and links to write to the ledger."""
 
     settlements: tuple[Settlement, ...]
-    produced: Produced = field(default_factory=Produced)  #: links, items and more by the callback
+    produced: Produced = field(default_factory=Produced)  #: links and items of the callback
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Outcomes:
         self._max_probe_s = min(settings.timeout, settings.read_timeout)
 
     def settled(self, lease: Lease, outcome: Outcome) -> Settlement:
-        """Return the change of a task after its outcome, and log it."""
+        """Return the change that *outcome* makes to a task, and log the outcome."""
         options, policy = lease.task.options, self._retries
         settlement = settle(
             lease,
@@ -168,7 +168,7 @@ class Outcomes:
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is unchanged, and do not call its callback."""
         task, stored = attempt.lease.task, None
-        if task.stored is None:  # the body is here, because the request asked for no 304
+        if task.stored is None:  # the response has a body, because the request asked for no 304
             stored = await self.keep(attempt)
         elif self.bodies is not None:
             await self.bodies.keep(attempt, is_revisit=True)
@@ -287,8 +287,8 @@ class Outcomes:
     async def _page_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
         """Record a failure that the page itself caused, and free its host's slot."""
         task, response, status = attempt.lease.task, error.response, error.status
-        # A throttled page says nothing about the host's health, so the host is neither praised nor
-        # blamed for the page.
+        # If only this page is throttled, do not count the response for or against the host's
+        # health.
         if not (isinstance(response, Response) and self._throttles(response)):
             has_answered = attempt.redirects or error.hop > 1 or error.reason in _AFTER_RESPONSE
             if has_answered or (status is not None and status < 500):
@@ -305,7 +305,7 @@ class Outcomes:
     async def failed(
         self, attempt: PageAttempt, error: FetchError, failed: Failed | None = None
     ) -> Done:
-        """Record a failure, by *failed* if given; run the errback if the failure is final."""
+        """Record *failed*, or a failure by *error*; run the errback if the failure is final."""
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
         if failed is None:
             # A page never waits longer than the maximum rest of a host.
@@ -366,7 +366,7 @@ class Revisits:
         return self._dated(task, visit, changed=True)
 
     def of_alias(self, task: Task, *, now: datetime) -> tuple[Visit, datetime | None]:
-        """Return the visit of a task that redirects to another task, and the date of the next."""
+        """Return the visit of a task that redirects to another task, and the next visit's date."""
         last_visit = task.visit
         visit = Visit(time=now, changed=now if last_visit is None else last_visit.changed)
         return self._dated(task, visit, changed=False)
@@ -470,7 +470,7 @@ class CallbackErrors:
     def __init__(self, spider: Spider, end: End) -> None:
         #: Names of callbacks that the spider has; None is the name of a missing errback.
         self.callbacks: set[str | None] = {None}
-        self.good: set[str] = set()  #: methods that have succeeded on a page
+        self.good: set[str] = set()  #: names of methods that have succeeded on a page
         self._pages: Counter[str] = Counter()  #: number of pages on which a method raised
         self._logged_errors: set[tuple[str, str, str]] = set()
         self._spider = spider
@@ -494,7 +494,7 @@ class CallbackErrors:
         """Note an error of a spider's *method*; raises `Defer` if the method is broken."""
         if failed.reason is not Reason.PARSE_ERROR:
             return
-        # Keep the page for the time after a repair, because the method is known to be broken.
+        # Defer the page, because it can be parsed after the user has repaired the method.
         if self._is_broken(method):
             raise Defer(f"{method} is broken")
         error_text = self.log_error(method, failed, url=url)
@@ -542,8 +542,8 @@ _PACKAGE = __name__.partition(".")[0]
 class InternalErrors:
     """Defers the pages on which crawlcw itself failed by a bug.
 
-    Such a page is tried again until only pages with bugs remain. The wait between two tries of the
-    page doubles, and no try counts as an attempt.
+    A page that fails by a bug is tried again until only such pages remain. The wait between two
+    tries of a page doubles, and no try counts as an attempt.
     """
 
     def __init__(self, session: WorkerSession, *, end: End) -> None:

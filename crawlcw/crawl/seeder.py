@@ -105,7 +105,7 @@ class Seeder:
     adder: TaskAdder
     _: KW_ONLY
     coordinator: Coordinator
-    scope: Scope  #: gets the hosts of the seeds
+    scope: Scope  #: scope of the crawl, which gets the hosts of the seeds
     credentials: Credentials  #: secrets of the start URLs; `start` may add more
     lease: InitVar[timedelta]
     stop: Callable[[str], None]  #: ends the crawl if `start` raises `StopCrawl`
@@ -174,7 +174,7 @@ class Seeder:
                 number,
                 extra={"event": "links_admitted", "links": number},
             )
-        # Note the limit last, so that the next process admits the links again if this one dies.
+        # Note the limit last, so that another process admits the links again if this process dies.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
     async def _seed(self) -> None:
@@ -214,6 +214,7 @@ class Seeder:
                         yield task
                     except GeneratorExit:
                         return  # the crawl ends
+
             # This line is not reached if `start` stops the crawl.
             self._has_ended = True
 
@@ -319,7 +320,7 @@ def _plain(value: object) -> object:
 
 
 def _named(values_by_name: Mapping[str, object]) -> list[object]:
-    """Return the names and plain values in *values_by_name*; of other values, the type."""
+    """Return the names and plain values in *values_by_name*; other values give their type."""
     parts: list[object] = []
     for name, value in sorted(values_by_name.items()):
         if not name.startswith("__"):

@@ -70,9 +70,9 @@ class _SessionEntry:
     identity: Identity
     jar: SiteCookies
     proxy: Proxy | None = None  #: the proxy that `identity.proxy` names
-    ready: bool = False  #: as far as this process knows
-    not_before: datetime | None = None  #: when to poll it next
-    useful_count: int = 0  #: signs that the login is useful, not yet written
+    ready: bool = False  #: whether pages can use the session, as far as this process knows
+    not_before: datetime | None = None  #: when to poll the session in the ledger next
+    useful_count: int = 0  #: number of unwritten signs that the login is useful
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
     read_at: float = 0.0  #: monotonic time of the last read of other processes' changes
     used_at: float = 0.0  #: when a page last used the session
@@ -105,11 +105,11 @@ class Sessions:
     _refusals: OrderedDict[bytes, frozenset[int]] = field(init=False, default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        """Read the spider and its settings."""
+        """Find out which sessions the spider and its settings define."""
         self._ledger = self.process.ledger
         self._logs_in = logs_in(self.spider)
         names_one = self._logs_in or self.settings.cookies
-        #: Name of the session for requests without `session`; None if these use no session.
+        #: Name of the session for requests without `session`; None if such requests use no session.
         self._default = self.spider.default_session if names_one else None
         self._pool = self.settings.sessions
         self.by_default = bool(self._pool or self._default)  #: whether each page has a session

@@ -41,7 +41,7 @@ TaskId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Selection(RequestModel):
-    """A filter of tasks by all fields that are given; the times are of a task's last change."""
+    """A filter: a task must match all given fields; the times are limits of its last change."""
 
     status: Annotated[list[StatusName], BeforeValidator(_split), Field(max_length=5)] | None = None
     reason: OneReason | None = None
@@ -76,7 +76,7 @@ class FindTasks(Selection):
 
 
 class Order(RequestModel):
-    """An order to the running crawls; `set` changes `settings`, and a null value resets one."""
+    """An order to the running crawls; `set` changes `settings`, and null resets a setting."""
 
     order: Literal["pause", "resume", "set", "stop"]
     settings: Annotated[dict[str, Text | None], Field(max_length=len(ADJUSTABLE))] = {}

@@ -134,12 +134,12 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
 
 
 class _Candidate(NamedTuple):
-    """A document in which the first check found violations; a second check must find some too."""
+    """A document in which a first check found violations, to be confirmed by a second check."""
 
     key: Any
     where: Mapping[str, str]
     violations: Sequence[Violation]
-    repair: Callable[[], Awaitable[object]]  #: mends violations; False if the document changed
+    repair: Callable[[], Awaitable[object]]  #: returns False if the document has changed
 
 
 #: Function that finds candidates among all documents, or among the documents with some keys.
@@ -148,7 +148,7 @@ _Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
 
 @dataclass(slots=True)
 class _Examination:
-    """One pass over tasks, hosts and workers."""
+    """Examines all tasks, hosts and workers of a ledger."""
 
     ledger: Ledger
     report: Report
@@ -161,7 +161,7 @@ class _Examination:
         await self._confirm(self._hosts)
         malformed = self.report.findings.get(Kind.MALFORMED)
         if self.ledger.kind.tracked:
-            # A use case has stages instead of hosts, and stages never sleep.
+            # A use case has stages instead of hosts, and stages need no wake-up.
             await self._confirm(self._blobs)
         # Skip the sleeping hosts if an invalid `due` remains, because `due` sorts the tasks.
         elif malformed is None or malformed.repaired == malformed.count:

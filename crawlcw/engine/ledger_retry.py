@@ -51,7 +51,7 @@ class LedgerRetry:
         self._give_up = min(self._give_up, give_up)
 
     def grace_start(self, now: datetime) -> datetime | None:
-        """Return when the last outage began if leases may still be renewed after it, or None."""
+        """Return when the last outage began; None if its renewal grace is over."""
         monotonic = time.monotonic()
         if not self._waiting_count and monotonic > self._outage_end + _RETURN_WINDOW_S:
             return None

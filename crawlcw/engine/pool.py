@@ -28,11 +28,12 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.dispatched = 0  #: leases that wait in the queue or are in progress
+        self.dispatched = 0  #: number of leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
         #: Coroutine function that waits for a lease; `task_done` must follow the work.
         self.get = self._queue.get
-        self._start_worker: Callable[[], object] | None = None  #: None unless the pool runs
+        #: Function that starts a worker; None unless the pool runs.
+        self._start_worker: Callable[[], object] | None = None
         self._started_workers = 0  #: number of workers that were started; it never shrinks
         self._work_done = asyncio.Event()
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two heartbeats.
 _HEARTBEAT_INTERVAL_S = 5.0
-#: A worker that has missed this number of heartbeats does not count as a neighbour.
+#: A worker that has missed this number of heartbeats counts as gone.
 _MISSED_BEATS = 3
 _RATE_WINDOW_S = 60.0
 
