@@ -1,4 +1,4 @@
-"""Open the ledger at a URL; no other module chooses the store.
+"""Open the ledger at a URL; only this module chooses the kind of store.
 
 The module is separate from `assembly`, because most commands and the supervisor need a ledger but
 no crawler. Another package can offer a store by an entry point in the group `crawlcw.stores`, whose
@@ -71,8 +71,8 @@ async def open_ledger(
     - `sqlite:///:memory:`, a new temporary ledger
 
     *kind* says whether *name* is a spider or a use case; None accepts both. If *create* is false,
-    `open_ledger` creates no ledger, needs only read access, and raises `UnknownNameError`, a kind
-    of `UsageError`, for an unknown name. Raises `LedgerConfigurationError` or
+    `open_ledger` creates nothing, needs only read access, and raises `UnknownNameError` (a
+    `UsageError`) for an unknown name. Raises `LedgerConfigurationError` or
     `LedgerUnavailableError`.
     """
     if (opener := _registered_opener(url)) is not None:
@@ -109,7 +109,7 @@ async def open_tracked(
 ) -> Ledger:
     """Return the ledger of the use case named *use_case* at *url*.
 
-    *driver* is the client library for MongoDB; the rest is as for `open_ledger`.
+    *driver* is the client library for MongoDB. See `open_ledger` for the other arguments.
     """
     settings = Settings(mongo_driver=driver, claim="batch")
     return await open_ledger(
@@ -137,7 +137,7 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
 
 async def discard(url: str, name: str, *, settings: Settings | None = None) -> None:
-    """Delete all data of *name* from the ledger at *url*, in any format."""
+    """Delete all data of *name* from the ledger at *url*, whatever the ledger's format."""
     if (opener := _registered_opener(url)) is not None:
         return await opener.discard(url, name)
     path = _path(url)

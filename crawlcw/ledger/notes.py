@@ -38,7 +38,7 @@ class Notes:
         return await self._store.reading(_read_note, self._store.name, "state")
 
     async def set_state(self, state: Mapping[str, Any]) -> None:
-        """Record clean values, durably; other names stay, and None removes a value.
+        """Record values durably; a value None removes its name, and other names stay.
 
         `Admin.purge` removes `seeds`, because the tasks of the seeds may be gone.
         """
@@ -49,7 +49,7 @@ class Notes:
         return await self._store.reading(_read_note, self._store.name, "control")
 
     async def set_control(self, control: Mapping[str, Any]) -> None:
-        """Record clean values, durably; other names stay, and None removes a value."""
+        """Record values durably; a value None removes its name, and other names stay."""
         await self._store.writing(_change_note, self._store.name, "control", control)
 
     async def policy(self) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ class Not(NamedTuple):
 
 
 class Unchanged(NamedTuple):
-    """Test that a field has the value that was read, of any type; None means an absent field."""
+    """Test that a field has a value that was read earlier; None means an absent field."""
 
     value: Any
 
@@ -128,7 +128,7 @@ class Path(StrEnum):
     CALLBACK = "callback"
     REVISIT = "revisit"  #: index of tasks that may be visited again
     DUE = "due"  #: index of tasks with a `due` time, by highest priority, then by earliest `due`
-    HOST_DUE = "host due"  #: index of tasks with a `due` time, by host, then as `DUE`
+    HOST_DUE = "host due"  #: index of tasks with a `due` time, by host, then like `DUE`
     READY = "ready"  #: index of hosts with a `ready_at`, the earliest first
     LAST_READY = "last ready"  #: index of hosts with a `ready_at`, the latest first
     OWNER = "owner"  #: index of leased hosts, by owner
@@ -149,7 +149,7 @@ class Documents(Protocol):
     ) -> Mapping[Key, Document]:
         """Return the documents with *keys* that pass *where*, with only *fields* if any are named.
 
-        The table's key must be a single field.
+        The key of this table must be a single field.
         """
 
     async def change(self, writes: Sequence[Write]) -> int:
@@ -165,7 +165,7 @@ class Ordered(Documents, Protocol):
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """Return the first *limit* documents of index *by* that pass *where*, with *fields* or all.
+        """Return the first *limit* documents of index *by* that pass *where*, reduced to *fields*.
 
         The store reads all documents in the index range that *where* selects.
         """
@@ -203,7 +203,7 @@ class Tasks(Ordered, Protocol):
     async def by_index(
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
-        """Return tasks like `listed`, but read and sort all tasks in a range of index *by*."""
+        """Return cursors of tasks like `listed`, but sort all tasks in a range of index *by*."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """Return how many tasks of index *by* pass *where*, but at most *limit*."""
@@ -228,9 +228,9 @@ class Results(Protocol):
         """Return the number of items; without an index, examine only *scan_limit* tasks."""
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
-        """Return the items of the first of the tasks *keys*, and the number of these tasks.
+        """Return the items of the first tasks of *keys*, and the number of these tasks.
 
-        The items have the order of *keys*; the last task is the one whose items fill the batch.
+        The items are in the order of *keys*, and end with the task whose items fill the batch.
         """
 
     async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:

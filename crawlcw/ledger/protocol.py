@@ -52,7 +52,7 @@ class Tasks(Protocol):
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """Reopen the *tasks* that are stored as `refused-depth` with a larger depth.
+        """Reopen those of *tasks* that the ledger has ignored as `refused-depth` at a larger depth.
 
         A reopened task is `todo`, due now, with the depth and the parent of the given task. Return
         the number of reopened tasks, whose hosts the caller must wake as for `Tasks.add`.
@@ -69,15 +69,15 @@ class Tasks(Protocol):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return up to *limit* due tasks, sorted by highest priority, then by earliest due time.
 
-        The list is a hint, because another worker may claim any of its tasks first. With *hosts*,
-        the list has only tasks of these hosts. The list includes a leased task only after its lease
-        has expired.
+        The list is a hint, because another worker may claim any of its tasks first. If *hosts* is
+        given, the list has only tasks of these hosts. The list includes a leased task only after
+        its lease has expired.
         """
 
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
         """Return the first due tasks of each host in *limit_by_host*, up to the limit of each host.
 
-        One query does what one call of `page` for each host would do. The tasks of a host are in
+        The call is like `page` for each host, but needs only one query. The tasks of a host are in
         the order of `page`; the hosts are in any order.
         """
 
@@ -108,11 +108,11 @@ class Leases(Protocol):
     async def begin(self, lease: Lease) -> bool:
         """Record that work on a quarantined task begins; return whether its lease is still valid.
 
-        The worker runs no other task meanwhile, so a lease that expires now counts as `lost`.
+        The worker runs no other task, so if the lease expires, this task counts as `lost`.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases until *lease* from now; return the ids of tasks whose lease is lost."""
+        """Extend the leases by *lease* from now; return the ids of tasks whose lease is lost."""
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
@@ -163,7 +163,7 @@ class Blobs(Protocol):
     """Values that are too large to be stored in their task's document."""
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """Store a clean value durably outside its task, which does not refer to the value yet."""
+        """Store a value durably outside its task, which does not refer to the value yet."""
 
     async def read(self, blob: BlobRef) -> Any:
         """Return the value of a blob; raise `LedgerError` if the value is missing."""
@@ -179,7 +179,7 @@ class Changes(Protocol):
         """Yield once at the start, and again whenever a task was added or may be due again.
 
         Each notification is only a hint, which may be early or late, or stand for many changes. If
-        the store cannot notify, the iterator ends after the first item. Raises
+        the store has no notifications, the iterator ends after the first item. Raises
         `LedgerUnavailableError` if the connection breaks.
         """
 
@@ -190,7 +190,7 @@ class Ledger(Protocol):
     tasks: Tasks  #: adds tasks and reads tasks
     leases: Leases  #: leases of tasks
     outcomes: Outcomes  #: records the outcomes of tasks
-    hosts: Hosts  #: states of all hosts, and wake-ups of hosts that no worker leases
+    hosts: Hosts  #: reads the states of hosts, and wakes hosts that no worker leases
     host_leases: HostLeases  #: leases of hosts
     workers: Workers  #: the processes at work
     rates: Rates  #: counters of the workers for each minute
@@ -219,7 +219,7 @@ class Ledger(Protocol):
     async def reconnected(self) -> "Ledger":
         """Return the same ledger over new connections, for another event loop.
 
-        The call creates and checks nothing. The caller must close the new ledger separately.
+        `reconnected` creates and checks nothing. The caller must close the returned ledger.
         """
 
     async def close(self) -> None:

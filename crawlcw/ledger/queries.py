@@ -1,8 +1,8 @@
 """Queries that find and count tasks and items, and find the next due time.
 
-A query chooses one of two indexes. If the filter has a host, reason or callback with few tasks, the
-query reads the index of this field. Otherwise the query reads the index of statuses in the order of
-the result, up to a limit.
+A query on tasks reads one of two indexes. If the filter has a host, reason or callback with few
+tasks, the query reads the index of this field. Otherwise the query reads the index of statuses in
+the order of the result, up to a limit.
 """
 
 from collections.abc import (
@@ -62,7 +62,7 @@ class Groups:
 
         `by` reads only indexes. SQL ledgers count in one snapshot. MongoDB counts one index range
         after the other, which takes 0.3 s for a million tasks. MongoDB may count a task that
-        changes meanwhile twice or not at all.
+        changes during the count twice or not at all.
         """
         return largest_first(await self._store.reading(lambda tables: tables.groups.by(dimension)))
 
@@ -72,7 +72,7 @@ class Page:
     """One batch of a listing of tasks."""
 
     records: tuple[Record, ...]  #: tasks without their items, the last changed first
-    cursor: Cursor | None  #: position after which to continue, or None at the end
+    cursor: Cursor | None  #: cursor of the next batch, or None at the end
 
 
 class Queries:
@@ -86,8 +86,8 @@ class Queries:
     ) -> list[Record]:
         """Return up to *limit* chosen tasks, the last changed first, whatever their status.
 
-        The records have no items. The list is shorter than *limit* only if no more tasks follow
-        *cursor*. Tasks with equal times are ordered by id. `find` reads as many batches as
+        The returned records have no items. The list is shorter than *limit* only if no more tasks
+        follow *cursor*. Tasks with equal times are ordered by id. `find` reads as many batches as
         necessary, see `page`.
         """
         records: list[Record] = []
@@ -126,8 +126,8 @@ class Queries:
 
         If a host (or a URL prefix with a path), reason or callback of the filter has at most
         *scan_limit* tasks, `page` examines these tasks. Otherwise `page` examines *scan_limit*
-        tasks with the filter's statuses and times, or a few times as many. Both limits must be at
-        least 1.
+        tasks with the filter's statuses and times, or a few times as many. *limit* and *scan_limit*
+        are at least 1.
         """
         where = where_of(selection, self._store.kind)
         return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
@@ -146,7 +146,7 @@ class Queries:
         """Return the earliest due time of all tasks; a leased task is due when its lease ends.
 
         None means that every task is finished or ignored, so the ledger is drained. If tasks are
-        due by *due_by*, the call returns the due time of any of them, which is cheaper.
+        due by *due_by*, the result is the due time of any of these tasks, which is cheaper.
         """
         return await self._store.reading(_next_due, due_by)
 
@@ -194,8 +194,8 @@ class Queries:
     async def versions(self) -> AsyncIterator[ItemRow]:
         """Yield the items of all kept visits, the earliest visit of each task first.
 
-        The items come in the order of task ids, batch by batch, in constant memory. A visit that
-        stored no new items yields nothing.
+        `versions` reads the items in the order of task ids, batch by batch, in constant memory. A
+        visit that stored no new items has no items here.
         """
         async for row in self._rows(lambda tables, last_id: tables.results.versions(last_id)):
             yield row
@@ -239,7 +239,7 @@ class Queries:
 async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     where: Where = {}
-    # For each priority, the index begins with the earliest due task, so skip to the next priority.
+    # The index has the earliest due task of each priority first, so then skip to the next priority.
     while tasks := await tables.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
@@ -308,7 +308,7 @@ async def _page(
 
 
 async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | None:
-    """Return the first index for which the value in *where* has at most *limit* tasks."""
+    """Return the first index in which the value of *where* has at most *limit* tasks, or None."""
     for by in _SELECTIVE_INDEXES:
         if by in where:
             tests = {by.value: where[by]}

@@ -45,7 +45,7 @@ class Sessions:
         return await self._store.reading(_get, name)
 
     async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
-        """Write a session durably if the stored fence is *old_session*'s; return whether it did.
+        """Write a session durably if the stored fence is *old_session*'s; return True if written.
 
         If *old_session* is None, the new session is written only if no session has this name. A
         call that is repeated after a lost reply writes the session once, and returns True.
@@ -55,8 +55,8 @@ class Sessions:
     async def keep(self, name: str, fence: int, changes: SessionChanges) -> bool:
         """Record changes that pages made to a session durably; return whether they were written.
 
-        Cookies that *changes* does not name stay as stored. Nothing is written if the session's
-        fence is not *fence*, or if the session is not ready.
+        Stored cookies that *changes* does not name stay unchanged. Nothing is written if the
+        session's fence is not *fence*, or if the session is not ready.
         """
         return await self._store.writing(_keep, name, fence, changes)
 

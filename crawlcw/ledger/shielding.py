@@ -16,7 +16,7 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of *work*; raise a cancellation of the caller after *work* has ended."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    # The loop ignores `asyncio.Task.cancel`, because anyio's shield stops only anyio's scopes.
+    # anyio's shield does not stop `asyncio.Task.cancel`, so the loop below also catches it.
     with anyio.CancelScope(shield=True):
         while not future.done():
             try:
@@ -29,7 +29,7 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of *function*; if cancelled, cancel the function and wait for its end.
+    """Run *function*; if the caller is cancelled, cancel *function* too and wait for its end.
 
     In a cancelled scope of anyio every further `await` would fail, so a database driver could not
     even close its sockets.
@@ -41,7 +41,7 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.CancelScope(shield=True):
             while not future.done():
                 future.cancel()
-                # Repeat, because a driver may take a cancellation for a broken connection.
+                # Cancel again, because a driver may mistake a cancellation for a network error.
                 await asyncio.wait([future], timeout=_CANCELLED_WITHIN)
         if not future.cancelled():
             future.exception()  # so that asyncio does not report the exception as never retrieved

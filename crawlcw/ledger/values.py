@@ -46,7 +46,7 @@ class Committed:
     """Result of `commit`."""
 
     lost: tuple[Lease, ...] = ()  #: leases that had ended before the call
-    rejected: tuple[tuple[Lease, str], ...] = ()  #: leases of `store-rejected` tasks, with reason
+    rejected: tuple[tuple[Lease, str], ...] = ()  #: tasks that became `store-rejected`, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,8 @@ class TaskFilter:
     reason: Reason | None = None
     reasons: Collection[Reason] | None = None  #: the task's reason must be any of these reasons
     host: str | None = None  #: for tracked tasks, the stage
-    changed_since: datetime | None = None  #: the status changed last at or after this time
-    changed_before: datetime | None = None  #: the status changed last before this time
+    changed_since: datetime | None = None  #: the task's status changed last at or after this time
+    changed_before: datetime | None = None  #: the task's status changed last before this time
     ids: Collection[bytes] | None = None
     url_prefix: str | None = None  #: beginning of the task's stored URL or key
     containing: str = ""  #: part of the task's stored URL or key; case matters

@@ -127,10 +127,10 @@ class Workers:
     async def report(
         self, name: str, report: LoanReport, *, previous: LoanReport | None = None
     ) -> None:
-        """Record the report and heartbeat of a borrower, a worker that requests another's host.
+        """Record a report and heartbeat of a borrower, a worker that uses another worker's host.
 
-        A borrower counts as not idle. Nothing is written if the worker is no longer on the list, or
-        if the stored report is not *previous*, so a delayed report never replaces a later report.
+        A borrower is not idle. Nothing is written if the worker is no longer on the list, or if the
+        stored report is not *previous*, so a delayed report never replaces a later report.
         """
         last = None if previous is None else documents.report_document(previous)
         edit = Edit(
@@ -141,7 +141,7 @@ class Workers:
         await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def counters(self) -> Counters:
-        """Return the sum of the counters of all workers, including the last 1,000 that left."""
+        """Return the sum of the counters of running workers and of the last 1,000 that left."""
         workers = await self._store.reading(
             lambda tables: tables.workers.scan({}, limit=_WORKER_LIMIT)
         )
@@ -150,9 +150,9 @@ class Workers:
     async def leave(self, name: str) -> int:
         """Remove a worker from the list, end its leases, and return its number of leased tasks.
 
-        Call `leave` only for a dead worker. Its tasks become due at the time of their creation, so
-        other workers can claim them immediately. The worker's hosts become ready, and so do the
-        hosts of its tasks if no worker leases them. The worker's counters stay, see `counters`.
+        Call `leave` only for a dead worker. The worker's tasks become due at the time of their
+        creation, so other workers can claim these tasks now. The worker's hosts become ready, and
+        so do the hosts of its tasks if no worker leases them. Its counters stay.
         """
         now = self._store.now()
         # Mark the worker as left after all other writes, so that after a crash the next call
@@ -257,8 +257,8 @@ class Rates:
     async def record(self, point: Point) -> None:
         """Record a worker's point of the current minute, and delete points that are too old.
 
-        A worker has one point for each minute, the latest. The ledger keeps all points of the last
-        day, one point for each ten minutes of the last week, and each worker's last point. The
+        A worker has only one point for each minute, the latest. The ledger keeps all points of the
+        last day, one point for each ten minutes of the last week, and each worker's last point. The
         write is not durable, because the next point replaces a point that a crash loses.
         """
         await self._store.writing(_record, point)
@@ -268,8 +268,8 @@ class Rates:
     ) -> list[Span]:
         """Return the progress of each worker between two points that ends in [start, end).
 
-        The spans are in order of time. *step* is the wanted resolution; from ten minutes on, only
-        the points of every ten minutes are read.
+        The spans are in order of time. If *step* is ten minutes or more, only the point of every
+        tenth minute is read.
         """
         kept_days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
         points = await self._store.reading(_between, start, end, kept_days)
@@ -308,7 +308,7 @@ async def _between(
             point_by_key |= {_point_key(point): _point_of(point) for point in batch}
             if len(batch) < _POINT_BATCH_SIZE:
                 break
-            # The last point is read twice, because a range includes its first key.
+            # The last point is read again, because a range of keys includes its first key.
             first_key = _point_key(batch[-1])
     return [*point_by_key.values()]
 

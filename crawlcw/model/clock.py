@@ -2,8 +2,9 @@
 
 The ledger's time is the monotonic clock plus an offset, which is measured against the ledger's own
 clock. So a jump of this machine's clock neither ends nor extends a lease, and machines with
-different clocks agree on the ledger's time. If the ledger has only the clock of this machine, this
-clock sets the offset once a minute. The times of stalls are seconds of any clock that runs forward.
+different clocks agree on the ledger's time. If the ledger has only the clock of this machine, the
+time of day sets the offset once a minute. The times of stalls are seconds of any clock that runs
+forward.
 """
 
 import math
@@ -20,7 +21,7 @@ _SET_EVERY = 60.0
 _LONGEST_STALL = timedelta(minutes=1)
 #: Seconds between two ticks of a running event loop.
 TICK = 0.1
-#: Lag of the event loop in seconds that may break connections, so a warning is logged.
+#: Seconds of lag of the event loop that may break connections, and cause a logged warning.
 STALL = 1.0
 #: Lag in seconds from which a stall is recorded, because smaller lags are normal for a busy loop.
 _COUNTED_FROM = 0.1
@@ -54,7 +55,7 @@ class LedgerClock:
             time_of_day = self._time_of_day()
             if time_of_day >= self._latest_datetime - _LONGEST_STALL:
                 self.set(time_of_day, asked_at=monotonic_now, answered_at=monotonic_now)
-        # Cache the time, because callers ask several times in a millisecond, six times a page.
+        # Cache the time, because callers need it several times in a millisecond.
         milliseconds = int((monotonic_now + self._offset_s) * 1000)
         if milliseconds > self._latest_ms:
             self._latest_ms = milliseconds
@@ -103,7 +104,7 @@ class StallLog:
 
         *limits* has the deadline in seconds for each reason that is a timeout. A timeout does not
         count as a failure if the deadline would not have passed without the stalls. After a long
-        stall, a disconnection does not count either, because we may have kept the server waiting.
+        stall, a disconnection does not count either, because the server may have given up.
         """
         lengths = self._stall_lengths(attempt_start, now)
         longest = max(lengths, default=0.0)
@@ -130,7 +131,7 @@ class StallLog:
 class Silence:
     """Measures how long a worker gives no sign of life, while the listener runs.
 
-    Time in which the listener's machine sleeps or its process is stopped does not count.
+    Time in which the listener's machine sleeps or its process is stopped is not counted.
     """
 
     def __init__(self, *, now: float, interval: float) -> None:

@@ -50,8 +50,8 @@ class FinishRule:
     is_complete: bool = False  #: whether given-up hosts and failed pages also count as faults
 
 
-#: Rule for each finish reason. If workers end for different reasons, the crawl has the first of
-#: these reasons in this order.
+#: Rule for each finish reason. If workers end for different reasons, the crawl's reason is the
+#: first of these reasons in this order.
 FINISH_RULES: Mapping[FinishReason, FinishRule] = {
     FinishReason.STOPPED_AT_ONCE: FinishRule(opening="Stopped at once"),
     FinishReason.CALLBACK_BROKEN: FinishRule(fault="a callback is broken"),
@@ -71,8 +71,8 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
 def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
     """Return the finish reason of a crawl from its workers' *reasons*, None for a failed worker.
 
-    *is_empty* says that no task remains. The result is `failed` if no worker has a reason, or if
-    tasks remain and the only reason is `drained` while a worker failed.
+    *is_empty* says that no task of the crawl remains. The result is `failed` if no worker has a
+    reason. It is also `failed` if tasks remain, a worker failed, and all others drained the ledger.
     """
     distinct_reasons = set(reasons)
     # A worker that has drained the ledger has added all start URLs. If tasks remain, other
@@ -107,7 +107,7 @@ class Counts:
     @property
     def pages(self) -> int:
         """Number of finished tasks that are not redirects."""
-        # Not negative, although the two numbers are not counted at the same time.
+        # Never return less than 0, because the two numbers are not counted at the same time.
         return max(self[Status.FINISHED] - self.redirects, 0)
 
     def by_name(self) -> dict[str, int]:
@@ -176,7 +176,7 @@ class Histogram:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        #: Number of durations for each bound in `BOUNDS`, then of longer durations.
+        #: Number of durations up to each bound in `BOUNDS`, and at the end of longer durations.
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0  #: sum of all durations
 
@@ -276,7 +276,7 @@ class Report(Counters):
 def failed_pages(reasons: Mapping[str, int]) -> int:
     """Return the number of tasks in *reasons* that failed and that `retry-failed` would retry.
 
-    Pages beyond `max_pages_per_host` did not fail, although `retry-failed` reopens them too.
+    Pages beyond `max_pages_per_host` did not fail, although `retry-failed` retries such pages.
     """
     failure_reasons = FAILURE_REASONS - {Reason.HOST_FULL}
     return sum(number for reason, number in reasons.items() if reason in failure_reasons)

@@ -26,7 +26,7 @@ def duration(value: timedelta | float | str) -> timedelta:
     try:
         length = _parse_duration(value)
     except (AttributeError, OverflowError, TypeError, ValueError):
-        # Values of other types (a list in pyproject.toml) raise AttributeError or TypeError.
+        # A value of another type (a list in pyproject.toml) causes AttributeError or TypeError.
         length = None
     if length is None or not timedelta(0) <= length <= _LONGEST_DURATION:
         raise SettingsError(

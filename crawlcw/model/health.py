@@ -3,12 +3,13 @@
 The state of a breaker follows from its fields; the guide on politeness has a diagram.
 
     state      allowed requests         event: next state
-    closed     all, at its pace         fault: open; last strike: dead; a page gets 429 while there
-                                        is a probe page: half-open; silence (only uplink): checking
+    closed     all, at its pace         fault: open; last fault: dead; a page gets 429 while there
+                                        is a probe page: half-open; no responses (only uplink):
+                                        checking
     checking   probe pages              good response: closed; no good response: open
-    open       none                     rest ends: half-open; good response: closed; last strike:
+    open       none                     pause ends: half-open; good response: closed; last fault:
                                         dead
-    half-open  a probe, else next page  good response: closed; fault or 429: open; last strike: dead
+    half-open  a probe, else next page  good response: closed; fault or 429: open; last fault: dead
     dead       an origin gets none      good response: closed; `retry-failed` of an origin: closed
 
 Synchronous and without I/O. Times are seconds of a clock that runs forward. Breakers of origins use
@@ -52,7 +53,7 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.DISCONNECTED,
     Reason.PAYLOAD_TRUNCATED,
 }
-#: Seconds of failures after which the uplink counts as working and the hosts count as gone. A name
+#: Seconds of failures after which the uplink counts as working, and the hosts count as gone. A name
 #: that had an address is gone only after this time, because resolvers may fail for minutes.
 LONGEST_OUTAGE = 3600.0
 #: Default maximum number of entries in a map that `remember` bounds.
@@ -60,7 +61,7 @@ _MAX_ENTRIES = 10_000
 #: Pauses that are shorter by this factor give up a port that refuses connections after 7.5 s by
 #: default, instead of 150 s. A server that restarts is usually back within this time.
 _SHORT_REST_DIVISOR = 20
-#: Random extra pause as a part of the pause, so that many crawls do not return at the same time.
+#: Random extension of a pause, as a part of the pause, so that crawls do not return together.
 _JITTER = 0.1
 
 
@@ -76,13 +77,13 @@ def remember(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Settings of breakers: how long a fault opens them, and how many faults make them dead."""
+    """How long breakers stay open after a fault, and after how many faults they are dead."""
 
     backoff_base: timedelta = timedelta(seconds=10)
     backoff_max: timedelta = timedelta(hours=1)
     max_failures: int = 5
     auto_throttle: bool = True
-    throttle_statuses: frozenset[int] = frozenset({429})  #: statuses that ask us to slow down
+    throttle_statuses: frozenset[int] = frozenset({429})  #: HTTP statuses that mean: slow down
 
     def with_short_rests(self) -> Self:
         """Return the policy with short pauses after failures, for a crawl without other work."""
@@ -105,7 +106,7 @@ class Policy:
 
 @dataclass(slots=True, kw_only=True)
 class Breaker:
-    """A circuit breaker, which a fault opens for a pause, and a good response closes.
+    """A circuit breaker; a fault opens the breaker for a pause, and a good response closes it.
 
     After the pause the breaker is half-open, so that one request can test the other side.
     """
@@ -132,7 +133,7 @@ class Breaker:
 # --- origins
 
 #: Number of faults that give up an origin whose name never had an address, or whose port never
-#: answered while the host's other port does. The second attempt excludes a temporary mistake.
+#: answered while the host's other port does. A second attempt rules out a short disturbance.
 _FEW_FAILURES = 2
 #: Maximum number of characters in the URL of a probe page.
 _LONGEST_PROBE_PAGE = 500
@@ -174,7 +175,7 @@ class _Probe:
 
         A host over its limit throttles every request, and may answer well a moment later. Only
         pages that are throttled for the first time count, because otherwise some pages would never
-        lose an attempt. One page is enough if the host has a *delay*, a sign of a limit.
+        lose an attempt. One page is enough if the host has a *delay*, which is a sign of a limit.
         """
         first_throttled = sum(self.pages.values())
         # After a pause one page fewer is enough, because a probe then always gets a good response.
@@ -183,7 +184,7 @@ class _Probe:
 
 @dataclass(slots=True, kw_only=True)
 class Origin(Breaker):
-    """The breaker of an origin, such as `https://example.com` beside `http://example.com`.
+    """The breaker of an origin; a host's origins are `https://...` and `http://...`.
 
     The ledger stores an origin with its host, except fields that only the host's owner needs.
     """
@@ -195,7 +196,7 @@ class Origin(Breaker):
     probes: dict[str, int] = field(default_factory=dict)
     given_up: Reason | None = None  #: why the origin was given up and its tasks ignored, or None
     probe: _Probe | None = None
-    cleared: bool = False  #: whether a probe for throttled pages got a good response
+    cleared: bool = False  #: whether a probe because of throttled pages got a good response
     has_responded: bool = False  #: whether the origin has responded, even if only by throttling
 
     def __post_init__(self) -> None:
@@ -323,8 +324,8 @@ class Origin(Breaker):
             self.rest_end = max(self.rest_end or now, now + extra_rest)
             return 0
         if (probe := self.probe) is not None:
-            # The throttled pages have asked for a pause too. If the host still throttles after this
-            # pause, the throttled pages count as one more fault.
+            # The throttled responses have asked for a pause too. If the host still throttles after
+            # this pause, the throttled pages count as one more fault.
             self.probe, requested_rest = None, max(probe.retry_after, requested_rest or 0.0)
             faults += probe.rested and reason is Reason.HTTP_STATUS
         failures, max_failures = self.failures + faults, policy.max_failures
@@ -435,9 +436,9 @@ class Uplink(Breaker):
     """The breaker of our own network connection, the uplink, in one process.
 
     If a request fails while no host answers, the failure does not show whether the uplink or the
-    host is the cause. So the process sends probes to other hosts. If a host answers a probe, the
-    cause is the origin or the page. Otherwise failures count again only after a response or an
-    hour.
+    host is the cause. So the process sends probes (test requests) to other hosts. If a host answers
+    a probe, the cause is the origin or the page. If no host answers, failures count only after a
+    response or an hour.
     """
 
     is_blocked: bool = False  #: whether no task may begin until a probe gets a response
@@ -472,12 +473,12 @@ class Uplink(Breaker):
     ) -> Cause | None:
         """Return ORIGIN if a failure counts, UPLINK if not, or None if probes must decide first.
 
-        After None the breaker is blocked; the caller must send probes and then ask again.
+        If the result is None, the caller must send probes and then ask again.
 
         - A failure counts if any host answered while the request ran, or if no other host has ever
           answered in this crawl.
         - A failure does not count if the request was sent before the end of an outage.
-        - One failure of a *page* does not count if no host was answering when the request was sent.
+        - One failure of a *page* does not count if its request was sent while no host answered.
         """
         is_dead = self.failures > 0 and not self.is_blocked
         if reason not in _UPLINK_FAILURES or is_dead:

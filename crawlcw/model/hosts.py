@@ -18,7 +18,7 @@ from enum import Enum, auto
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.health import Marks, Origin, Policy
 
-#: Number of failed pages in a row after which the delay of their host doubles.
+#: Number of failed pages in a row after which the delay of the host doubles.
 _PAGE_FAILURES = 10
 #: Maximum and first step of the adaptive delay, in seconds.
 LONGEST_DELAY = 60.0
@@ -33,7 +33,7 @@ _LONGEST_FOR_PAGES = 2.0
 #: Latency in seconds above which a response means that the host is overloaded.
 SLOW_RESPONSE = 5.0
 _PAGES_A_STEP = 10
-#: Maximum number of concurrent requests to a host, until this number of pages is finished.
+#: Maximum number of concurrent requests to a host, until `FIRST_PAGES` pages are finished.
 _FIRST_WINDOW = 3
 FIRST_PAGES = 24
 #: Latency in seconds below which a response always counts as fast.
@@ -59,7 +59,7 @@ class Host:
 
     name: str  #: host name, by which tasks share delays and limits
     ready_at: datetime | None = None
-    """When a coordinator may lease the host: a lease ends, or a task is due. None without tasks."""
+    """Time from which a coordinator may lease the host, or None if the host has no tasks."""
     owner: str | None = None  #: token of the current lease, `worker:n`
     epoch: int = 0  #: number of leases so far, the fence of the owner's writes
     not_before: datetime | None = None  #: earliest time of the next request
@@ -99,7 +99,7 @@ class Host:
         return self.failures > 0 and all(origin.good_at is None for origin in self.origins.values())
 
     def resting_until(self, scheme: str, *, now: datetime) -> datetime | None:
-        """Return the end of an origin's pause, or None without a pause or if the host pauses."""
+        """Return the end of an origin's pause; None without a pause or if its host pauses too."""
         seconds = self.origins[scheme].rest_end
         if seconds is None:
             return None
@@ -190,7 +190,7 @@ class Host:
             self.failures += fault_count
         if not other_responds and origin.rest_end is not None and origin.given_up is None:
             rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
-            # A longer pause of the host stays. A given-up origin causes no pause, because its tasks
+            # Keep a longer pause of the host. A given-up origin causes no pause, because its tasks
             # send no requests, so that any process may lease the host next.
             self.not_before = (
                 rest_end if self.not_before is None else max(self.not_before, rest_end)

@@ -71,7 +71,7 @@ class Sent(NamedTuple):
 
     matched: int = 0
     inserted: int = 0
-    refused: Mapping[int, str] = {}  #: why the server refused an update, by its position
+    refused: Mapping[int, str] = {}  #: reasons for refused updates, by the update's position
 
 
 async def send(collection: Any, updates: Sequence[Update]) -> Sent:

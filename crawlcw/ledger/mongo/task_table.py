@@ -212,7 +212,7 @@ class TaskTable(Table):
         """Return the number of tasks of one status in a period; count them in batches.
 
         To count an index range takes a quarter of the time of `$group`. To find the start of the
-        next batch takes about as long as its count.
+        next batch takes about as long as to count the batch.
         """
         total, cursor = 0, None
         while True:
@@ -245,7 +245,7 @@ class TaskTable(Table):
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """See `port.Tasks.delete_all`; delete the tasks before their data (items and blobs).
 
-        If a server's reply was lost, the next call deletes items and blobs without a task.
+        If the server's reply was lost, the next call deletes the items and blobs that remained.
         """
         await self._forget(list(self._half_deleted))
         try:
@@ -273,13 +273,13 @@ class TaskTable(Table):
         counts = {status: await self._of_status({"status": int(status)}) for status in Status}
         return Counts(
             by_status={status: number for status, number in counts.items() if number},
-            # Count by one command, because a second command could not continue in this index.
+            # Count redirects by one command, because a second one could not continue the count.
             redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
 
 
 class Results:
-    """The items of tasks, whether in the tasks' documents or in documents of their own."""
+    """The items of tasks, which are stored in the task's document or in separate documents."""
 
     def __init__(self, store: MongoStore, tasks: TaskTable, items: Items) -> None:
         self._store = store

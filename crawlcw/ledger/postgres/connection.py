@@ -38,7 +38,7 @@ _IDLE_TIMEOUT = 15.0
 #: are rare, because all transactions lock rows in the order of their ids.
 _MAX_TRIES = 5
 _SETTINGS = (
-    # Make the planner use indexes, because a new table has no statistics. Each search has an index.
+    # Make the planner use the index of each search, although a new table has no statistics.
     "SET enable_seqscan = off",
     "SET jit = off",
     # Set what our SQL relies on, because the user or the database may have other defaults.
@@ -124,7 +124,7 @@ class _BoolDumper(Int8Dumper):
 class _TextDumper(StrDumperUnknown):
     r"""Sends NUL as \1\1, because a text in PostgreSQL cannot contain NUL, and sends \1 as \1\2.
 
-    Encoded texts sort like the original texts and keep their prefixes. JSON texts have no NUL.
+    Encoded texts sort like the original texts and keep their prefixes. JSON texts contain no NUL.
     """
 
     def dump(self, obj: str) -> Any:
@@ -312,8 +312,8 @@ class Connection(database.Connection):
                 try:
                     db = self._usable()
                     self._at_work = db, monotonic()
-                    # Call `set_up` only after `_at_work` is set, because a server that does not
-                    # answer must be cut.
+                    # Call `set_up` after `_at_work` is set, so that the timer can cut a server that
+                    # does not answer.
                     if not db.is_set_up:
                         db.set_up()
                     if self._begun is not None:
@@ -321,7 +321,7 @@ class Connection(database.Connection):
                     return _run_work(db, work, *args, **kwargs)
                 except psycopg.Error as error:
                     if isinstance(error, errors.ReadOnlySqlTransaction) and self._db.refusal():
-                        # A standby server is not misconfigured, and may accept writes later.
+                        # A standby server is no wrong setting, and accepts writes after a failover.
                         raise LedgerConfigurationError(
                             f"PostgreSQL: {self._db.refusal()}"
                         ) from None
@@ -341,7 +341,7 @@ class Connection(database.Connection):
     def _cutting_late(self) -> Iterator[None]:
         """During the block, end any operation that has lasted 60 s.
 
-        An earlier operation counts too, whose thread may continue after its caller was cancelled.
+        The operation may be an earlier one, whose thread continued when its caller was cancelled.
         """
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle

@@ -12,7 +12,7 @@ from crawlcw.ledger.sql.schema import COLUMNS, Dialect
 
 _TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "TEXT": 'TEXT COLLATE "C"', "REAL": "FLOAT8"}
 _CASTS = {"BLOB": "::bytea", "INTEGER": "::bigint", "TEXT": "::text", "REAL": "::float8"}
-#: Matches a text in a statement, a name, or the placeholder of a value.
+#: Matches a quoted text, a quoted name, or a placeholder in an SQL statement.
 _TEXT_OR_PLACEHOLDER = re.compile(r"""'[^']*'|"[^"]*"|\?|(?<![:\w]):([a-z]\w*)""")
 #: Replacements in statements. We remove INDEXED BY, because PostgreSQL chooses the index itself.
 _REPLACEMENTS = (

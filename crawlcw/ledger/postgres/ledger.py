@@ -60,7 +60,7 @@ class PostgresLedger(Facets):
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Connect to *url* for inspection and create nothing. It raises the errors of `open`."""
+        """Connect to *url* for inspection; create nothing, and raise the errors of `open`."""
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
         try:

@@ -31,7 +31,7 @@ _MAKE_MARKER = (
 
 
 class Tables(schema.Tables):
-    """The tables of one spider or use case."""
+    """The tables of one spider or use case in PostgreSQL."""
 
     def __init__(self, name: str) -> None:
         """Raises `LedgerConfigurationError` for a name that is too long."""
@@ -77,7 +77,7 @@ class Tables(schema.Tables):
 def prepare(
     db: Database, tables: Tables, name: str, *, kind: LedgerKind | None, create: bool
 ) -> LedgerKind:
-    """Create the missing tables of *name*; return the kind of its tasks.
+    """Create the missing tables of the ledger *name*; return the kind of the ledger's tasks.
 
     *kind* is the expected kind; None accepts any kind. Without *create*, `prepare` raises
     `UnknownNameError` for a name without tables. Raises `LedgerConfigurationError` too.
@@ -115,7 +115,7 @@ def prepare(
             for statement in tables.create:
                 db.execute(statement)
         # Another process may have created the tables meanwhile. If the kind or format differs,
-        # `check_marker` raises, which rolls back the transaction.
+        # `check_marker` raises an error, which undoes all changes.
         final_kind = check_marker(marker_of(db, name), name, kind=kind)
         if final_kind.tracked:
             for statement in tables.notify:

@@ -79,12 +79,12 @@ class Database(Protocol):
 
 
 class Connection(ABC):
-    """A connection that the event loop uses; one thread at a time runs its operations."""
+    """A connection for the event loop, whose operations run on one thread at a time."""
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
         # The limiter lets calls wait without occupying a thread. The lock is for a cancelled call,
-        # which leaves the limiter while its thread still works.
+        # which leaves the limiter although its thread still works.
         self._lock = threading.Lock()
         self._db: Any = None
         self._closed = False
@@ -128,7 +128,7 @@ def number_of(db: Database, statement: str, values: Values = ()) -> int:
 
 
 def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield one row for each different number in an index, highest first, by one seek each."""
+    """Yield one row for each different number in an index, highest first, by one seek for each."""
     above = _ABOVE_ALL
     while row := db.execute(statement, {**bounds, "above": above}).fetchone():
         above = row[0]

@@ -24,7 +24,7 @@ class Facets:
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
-        self.now = store.now  # no method, because each page calls `now` several times
+        self.now = store.now  # an attribute, because each page calls `now` several times
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)

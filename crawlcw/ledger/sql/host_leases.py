@@ -25,7 +25,7 @@ class SqlHostLeases(HostLeases):
         return await self._store.writer.run(self._lease, bounds)
 
     def _lease(self, db: Database, bounds: Mapping[str, Any]) -> list[HostLease]:
-        # First search without a lock, because most searches find no host and must not wait.
+        # Search before locking rows, because most searches find no host and need not wait.
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
         with db.transaction():

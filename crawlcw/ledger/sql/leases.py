@@ -1,7 +1,7 @@
 """Claims of tasks and renewal of leases in an SQL database.
 
-If a reply was lost or the caller was cancelled, the worker may own the lease of a task without
-knowing this. Class `Leases` remembers unconfirmed leases for the next claim of their tasks.
+If a reply was lost or the caller was cancelled, the worker may own a lease of which it does not
+know. Class `Leases` keeps such unconfirmed leases, and checks them when the task is claimed again.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ class Leases(LeasedTasks):
     """Claims tasks of an SQL ledger, and renews their leases."""
 
     _store: SqlStore
-    batch_size = 200  #: tasks of one claim, which takes 5 ms while other writers wait
+    batch_size = 200  #: number of tasks in a claim, which takes 5 ms while others wait
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        #: Leases by task of claims whose reply was lost, so we do not know whether they succeeded.
+        #: Leases, by task, of claims whose reply was lost, so that their success is unknown.
         self._unconfirmed: dict[bytes, list[Lease]] = {}
 
     async def claim(

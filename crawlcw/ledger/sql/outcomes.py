@@ -97,7 +97,7 @@ class Outcomes:
             for settlement, refusal, result in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(result, Exception):
-                    # The outcome fits into a row, but not together with the stored results.
+                    # This outcome fits into a row alone, but not together with the stored results.
                     rejection, refusal = _write_of_rejection(settlement, result)
                     (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
@@ -125,7 +125,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Replace the rows that have not changed since their read; return the leases of others."""
+        """Replace the rows that are unchanged since their read; return the other rows' leases."""
         guarded_writes = []
         for _, write in writes:
             task = write.task
@@ -239,7 +239,7 @@ def apply_each(
             bulk.append((guard, values))
     matched_count = 0 if one_by_one else changed(db, sql, bulk)
     if 0 < matched_count < len(bulk):
-        # Some tasks do not match, which is rare, so write one by one to find out which tasks match.
+        # Some tasks do not match their guards, so write one by one to find out which tasks match.
         db.restart()
         one_by_one = True
     applied: list[bool | Exception] = []
@@ -307,7 +307,7 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
 
 
 def portions(values: Sequence[_T], max_rows: int = _MAX_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
-    """Yield portions of the values with their sizes, which are powers of two, so that few occur."""
+    """Yield portions of the values, each with its size; only powers of two occur as sizes."""
     start = 0
     while remaining := len(values) - start:
         size = 1 << min(remaining, max_rows).bit_length() - 1
@@ -345,7 +345,7 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
 def _row_batches(
     rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield batches of rows with the same columns, as shape, number of rows and parameters.
+    """Yield batches of rows with the same columns: their columns, number and parameters.
 
     A batch has up to *max_rows* rows. Few different numbers of rows occur, because each number of
     rows needs its own statement.
@@ -370,10 +370,10 @@ def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
 def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     """Return the UPDATE statement that changes *number* rows."""
     guard, names = shape
-    # The columns to set come before the guard's columns, as in a row's parameters.
+    # The columns to set come before the guard's columns, like the parameters of a row.
     columns = (*names, *guard)
-    # A claim skips a row that another process has locked, because its task is lost to us. If claims
-    # waited, two claims that lock the same tasks in different orders would deadlock.
+    # A claim skips a row that another process has locked, because that process gets the task. If
+    # claims waited, two claims that lock the same tasks in different orders would deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
     placeholders = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]

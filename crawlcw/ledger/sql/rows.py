@@ -88,7 +88,7 @@ def column_value(name: str, value: Any) -> Any:
 def _kinds(
     names: tuple[str, ...],
 ) -> tuple[list[tuple[str, Callable[[Any], Any]]], list[str]]:
-    """Return the fields that need a conversion, and other fields that may exceed a column."""
+    """Return the fields that need a conversion, and the fields whose size must be checked."""
     converted = [(name, _TO_COLUMN[name]) for name in names if name in _TO_COLUMN]
     return converted, [
         name for name in names if name not in _TO_COLUMN and name not in _SMALL_NUMBER_COLUMNS
@@ -96,7 +96,7 @@ def _kinds(
 
 
 def _check_size(value: str | bytes) -> None:
-    # Encode only text that is not ASCII, which may fail; the size of ASCII text is its length.
+    # Encode only text that is not ASCII, because the size of ASCII text is its length.
     is_exact = isinstance(value, bytes) or value.isascii()
     size = len(value) if is_exact else len(value.encode())  # type: ignore[union-attr]  # text, as above
     if size > _LARGEST_VALUE:

@@ -1,4 +1,4 @@
-"""The tables of a spider or use case in an SQL database, and their indexes.
+"""The tables and indexes of a spider or use case in an SQL database.
 
 The statements are in SQLite's SQL; `postgres.dialect` translates them for PostgreSQL.
 """
@@ -10,7 +10,7 @@ from crawlcw.model.transitions import REVISIT
 
 #: SQL condition for tasks that may be visited again, which is also the condition of their index.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
-#: SQL expression for the status code of a task's response, and condition for done tasks with one.
+#: SQL expression for a response's status code, and condition for done tasks with a response.
 RESPONSE_STATUS = "json_extract(response, '$.status')"
 HAS_RESPONSE = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
 
@@ -164,7 +164,7 @@ class Tables:
             # The index `revisit` has only tasks that may be visited again.
             f"""CREATE INDEX IF NOT EXISTS {self.revisit_index} ON {self.tasks}
                 (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
-            # The database counts tasks with a common value by these four indexes.
+            # The next four indexes count tasks with a common value.
             f"CREATE INDEX IF NOT EXISTS {self.host_index} ON {self.tasks} (host, status)",
             f"""CREATE INDEX IF NOT EXISTS {self.callback_index} ON {self.tasks}
                 (callback, depth, status)""",
@@ -195,13 +195,13 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
             f"""CREATE INDEX IF NOT EXISTS {self.ready_index} ON {self.hosts}
                 (ready_at) WHERE ready_at IS NOT NULL""",
-            # The index by owner has only leased hosts, because `leave` must not read free hosts.
+            # The index by owner has only leased hosts, so that a search reads no free hosts.
             f"""CREATE INDEX IF NOT EXISTS {self.owner_index} ON {self.hosts}
                 (owner) WHERE owner IS NOT NULL""",
         ]
 
     def _of_workers(self) -> list[str]:
-        """Return the statements that create the tables of workers, rates, sessions and states."""
+        """Return the statements that create the tables of workers, rates, sessions and state."""
         return [
             f"""CREATE TABLE IF NOT EXISTS {self.workers} (
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,

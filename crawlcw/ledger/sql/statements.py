@@ -56,7 +56,7 @@ class Statements:
             f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {host_due} "
             f"WHERE host = :host AND {condition}"
         )
-        # Select the earliest due task of the highest priority below `above`.
+        # Select the earliest due task of the highest priority below the parameter `above`.
         select_next = "SELECT priority, due FROM"
         lower_priority = "due IS NOT NULL AND priority < :above ORDER BY priority DESC, due LIMIT 1"
         self.next_due = f"{select_next} {tasks} INDEXED BY {due} WHERE {lower_priority}"
@@ -138,12 +138,12 @@ class Statements:
         tasks, index = tables.tasks, tables.changed_index
         count = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
-        #: Each row has a value, a status and a number of tasks; a value may have several rows.
+        #: Each row has a value, a status and a number of tasks; a value can have several rows.
         self.groups = {
             Dimension.HOST: (
                 f"SELECT host, status, {count} {tables.host_index} GROUP BY host, status"
             ),
-            # Group in the order of the index, so that the database need not sort.
+            # Group by the columns of the index in their order, so that the database need not sort.
             Dimension.CALLBACK: (
                 f"SELECT callback, status, {count} {tables.callback_index} "
                 "GROUP BY callback, depth, status"
@@ -190,7 +190,7 @@ class Statements:
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
         host_columns = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        #: Columns, table, and the column to order by, for each part of the ledger.
+        #: For each part of the ledger, its columns, its table, and the column to order by.
         self.raw = {
             Part.TASKS: (f"{columns}, {pointers}, {number} FROM {tasks}", position),
             Part.HOSTS: (f"{host_columns} FROM {tables.hosts}", position),

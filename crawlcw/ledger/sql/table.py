@@ -45,13 +45,13 @@ _COMPARISONS = {AtMost: "<=", After: ">"}
 class Index(NamedTuple):
     """An index of a table, by which a query reads rows."""
 
-    of: str  #: SQL text behind the table's name, such as INDEXED BY
+    of: str  #: SQL text after the table's name, such as INDEXED BY
     order: str
     condition: str = ""  #: SQL condition of a partial index, which follows the query's tests
 
 
 def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a unit of work to its end, without an event loop, and return the result."""
+    """Run a unit of work, which never waits, to its end; return the result."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -110,7 +110,7 @@ class Table:
         (key,) = self._key
         columns = self._shown({"_id": None, **dict.fromkeys(fields)} if fields else ())
         tests, values = self._tests(where or {})
-        # Read key by key, because for several keys the database might use another index.
+        # Read one key at a time, because for several keys the database may use another index.
         statement = f"SELECT {columns} FROM {self._name} WHERE {key} = ? AND {tests}"
         document_lists = (self._documents(statement, [entry, *values]) for entry in keys)
         return {entry["_id"]: entry for documents in document_lists for entry in documents}
@@ -150,7 +150,7 @@ class Table:
         )
 
     def _update(self, write: Write) -> tuple[str, list[Any]] | None:
-        """Return the UPDATE statement of a write, or None if the write changes members of JSON."""
+        """Return the UPDATE statement of a write, or None if the write changes a JSON column."""
         if self._is_within_json(write.edit):
             # Raise an error for a value that no row can hold, before the transaction begins.
             to_json([dict(write.edit.set), dict(write.edit.merge)])
@@ -202,7 +202,7 @@ class Table:
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
             values += (minimum, minimum)
-        # An UPDATE without a change sets the key to itself, which rewrites the key's index.
+        # Only an UPDATE without any change sets the key to itself, which rewrites the key's index.
         return ", ".join(assignments) or f"{self._key[0]} = {self._key[0]}", values
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
@@ -273,7 +273,7 @@ class Table:
         return self._compared(name, "=", test, values)
 
     def _compared(self, name: str, comparison: str, value: Any, values: list[Any]) -> str:
-        """Return the SQL comparison of a field, or of a key's columns or first columns."""
+        """Return the SQL comparison of a field, or of all or the first columns of a key."""
         if name == "_id" and len(self._key) > 1:
             row = row_of(dict(zip(self._key, value, strict=False)))
             values += row.values()

@@ -44,8 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_unholdable(error)))
-        # Sort by id only if rows are locked. SQLite keeps the order of the links on their page, in
-        # which workers then claim the tasks.
+        # Sort by id only if the database locks rows. Otherwise keep the order of the links on their
+        # page, because workers claim the tasks in this order.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):

@@ -40,7 +40,7 @@ def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
         marker=Table(db, tables.marker, dialect, key=("spider",)),
         state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
-        # Releases need not be durable, because a lease whose release was lost expires.
+        # A release of a host need not be durable, because a lease expires without a release.
         host_leases=Table(db, tables.hosts, dialect, durable=False),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left_index}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),

@@ -4,7 +4,7 @@ Package `sql` has the facets of this ledger. Several spiders and use cases can s
 the name of a table contains the name of its spider or use case.
 
 The file is in WAL mode, so that readers and the one writer do not wait for each other. A
-transaction is fsynced if the `protocol` calls the operation durable. A claim is not fsynced,
+transaction is fsynced if module `protocol` calls the operation durable. A claim is not fsynced,
 because a claim that is lost in a power cut only causes a second fetch.
 """
 

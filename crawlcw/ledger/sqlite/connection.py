@@ -63,7 +63,7 @@ class Database(sqlite3.Connection):
     unsynced = False
     ledger_tables: Any = None
 
-    #: Execute is enough, because SQLite searches for a row only when the caller reads this row.
+    #: `execute` streams rows, because SQLite finds a row only when the caller reads the row.
     stream = sqlite3.Connection.execute
 
     @contextmanager
@@ -113,7 +113,7 @@ class Connection(database.Connection):
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Numbers of the last durable transaction that was committed, and that was synced.
+        #: Number of the last committed durable transaction, and of the last synced one.
         self._committed = 0
         self._synced = 0
 
@@ -169,7 +169,7 @@ class Connection(database.Connection):
                 with self._lock:
                     (name,) = (self._db or self._opened()).execute(_FILE).fetchone()
                 file = Path(os.fsdecode(name))
-                # Sync the folder too, because a new file's entry must survive a power cut.
+                # Sync the folder too, because its entry of a new file must survive a power cut.
                 _sync_folder(file.parent)
                 self._wal = os.open(f"{file}-wal", os.O_RDONLY)
             _sync_file(self._wal)
@@ -271,5 +271,5 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
 
 
 def restrict_to_reading(db: sqlite3.Connection) -> None:
-    """Let the connection only read from now on."""
+    """Forbid all writes on the connection."""
     db.execute("PRAGMA query_only = ON")

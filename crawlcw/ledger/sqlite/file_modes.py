@@ -27,7 +27,7 @@ def make_private(path: Path) -> None:
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)  # raises an error that names the obstacle
+        path.parent.mkdir(exist_ok=True)  # mkdir raises an error that names the obstacle
     with suppress(OSError):
         # Do not open an existing file, because to close the file would end the locks of another
         # connection in this process. `resolve` follows a symbolic link.
@@ -44,8 +44,8 @@ def is_read_only(path: Path) -> bool:
 def is_still(path: Path) -> bool:
     """Return whether SQLite can read the file at *path* as immutable.
 
-    The file must be read-only, and not open in any process. If a `-wal` file exists, a process has
-    the file open.
+    The file must be read-only, and not open in any process. If a `-wal` file exists, some process
+    has the database open.
     """
     file = path.resolve()
     return (

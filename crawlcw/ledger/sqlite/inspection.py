@@ -13,7 +13,7 @@ from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import MARKER, Tables, has_tasks, marker_of, names_in
 from crawlcw.ledger.sqlite.store import SqliteStore
 
-#: Maximum number of damages of a file to report.
+#: Maximum number of reported damages of a file.
 _DAMAGES = 10
 
 
@@ -39,7 +39,7 @@ class Inspection(examination.Inspection):
             # An immutable connection does not know the journal mode; 2 in the header means WAL.
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
-        # Ask after a read, because a connection that has read nothing reports an old mode.
+        # Ask for the mode after a read, because an unused connection reports an old mode.
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def _health(self, db: sqlite3.Connection) -> Health:

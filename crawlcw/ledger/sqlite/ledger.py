@@ -77,8 +77,8 @@ class SqliteLedger(Facets):
     ) -> Self:
         """Return the ledger of *name* in the file at *path* for inspection; change nothing.
 
-        *kind* is as for `open`. Raises `LedgerConfigurationError` for a file that is not a ledger,
-        or a ledger of another format or kind.
+        *kind* has the same meaning as in `open`. Raises `LedgerConfigurationError` for a file that
+        is not a ledger, or a ledger of another format or kind.
         """
         async with cls._opening(path, name, clock) as ledger:
             store = ledger.store
@@ -97,7 +97,7 @@ class SqliteLedger(Facets):
         try:
             yield ledger
             await store.reader.run(restrict_to_reading)
-            # If the machine's clock was set back, due tasks would otherwise wait.
+            # Without this, due tasks would wait if the machine's clock was set back.
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():

@@ -1,7 +1,7 @@
 """The marker table of an SQLite file, with the format, kind and notes of each ledger.
 
 The table has one row for each spider or use case in the file. A row has no kind until a process
-opens the name as a spider or a use case; mere reads decide nothing.
+opens the ledger as a spider's or a use case's; a read sets no kind.
 """
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
@@ -33,7 +33,7 @@ class Tables(schema.Tables):
             index=lambda part: quoted(f"{name}.{part}"),
             marker=quoted(MARKER),
         )
-        #: Names of the ledger's tables and indexes.
+        #: Names of all tables and indexes of the ledger.
         self.names = {statement.split('"')[1] for statement in self.create}
 
 
@@ -62,7 +62,7 @@ def prepare(
     db.execute("PRAGMA temp_store = MEMORY")
     marker = None if create else marker_of(db, name)
     if marker is not None and tables.names <= names:
-        # Begin no transaction, which would wait for other writers although nothing changes.
+        # Return early, because a transaction would wait for other writers although nothing changes.
         return recorded_kind
     with db.transaction(durable=True):
         # Ignore the case of names, because for SQLite "Books" and "books" are the same table.
@@ -87,7 +87,7 @@ def prepare(
         for statement in tables.create:
             db.execute(statement)
         # Another process may have created the tables meanwhile. If the kind or format differs,
-        # `check_marker` raises, which rolls back the transaction.
+        # `check_marker` raises an error, which undoes all changes.
         return check_marker(db, name, path, kind=kind)
 
 
@@ -152,7 +152,7 @@ def _recorded(db: sqlite3.Connection) -> list[str]:
 
 
 def has_tasks(db: sqlite3.Connection, name: str) -> bool:
-    """Return whether the ledger *name* exists and has any task."""
+    """Return whether the ledger *name* exists and has at least one task."""
     if name not in names_in(db):
         return False
     return db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 1").fetchone() is not None
