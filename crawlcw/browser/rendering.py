@@ -67,7 +67,7 @@ class _BrowserDiedError(Exception):
 
 
 class Render:
-    """The layer that renders up to `browser_pages` pages at once in a browser; must be closed."""
+    """The layer that renders up to `browser_pages` pages concurrently in one browser."""
 
     def __init__(self, settings: Settings, admission: Admission) -> None:
         self._settings = settings
@@ -114,7 +114,7 @@ class Render:
                 with crash:
                     body = await parts.document()
             except Error as error:
-                if page.is_closed():  # the browser closed the page, not the crawl
+                if page.is_closed():  # the browser, not the crawl, closed the page
                     raise _BrowserDiedError from error
                 if _is_good(parts.shown()):
                     message = printable(str(error).splitlines()[0])
@@ -217,7 +217,7 @@ class _Parts:
         self._admission = admission
         self._documents = 0  #: number of document requests, except requests of frames
         self._arriving = asyncio.Lock()  #: lock held while a document is fetched
-        self._turn = asyncio.Lock()  #: lock held by the subresource that waits
+        self._turn = asyncio.Lock()  #: lock of the one waiting subresource
         self._waiting = 0  #: number of subresources not yet requested
         self._late_count = 0  #: number of subresources that waited for a slot
         #: Result of the last document request.
@@ -238,7 +238,7 @@ class _Parts:
         # Set no timeout for the navigation, because the attempt has a deadline.
         await self._page.goto(self._url, wait_until="load", timeout=0)
         document_count, content = -1, ""
-        # Repeat while scripts navigate to another document, at most `max_redirects` times.
+        # Repeat while the page's scripts navigate to a new document, at most `max_redirects` times.
         while document_count != self._documents:
             document_count = self._documents
             # Limit the waits, because a page may send requests for ever.

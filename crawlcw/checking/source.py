@@ -31,7 +31,7 @@ class Finding:
     code: str  #: the wrong code, or a sentence about the mistake
     replacement: str = ""  #: the code to write instead of the wrong code, or empty
     guide: str = ""  #: page and heading of the manual, such as `spiders#Callbacks`
-    #: Whether the mistake prevents that the file loads and defines a spider.
+    #: Whether the file cannot be loaded, or defines no spider, because of the mistake.
     stops: bool = False
 
     @property
@@ -47,10 +47,10 @@ class Finding:
 class Imported:
     """A name that an import statement defines."""
 
-    name: str  #: the imported name, as the file uses it
+    name: str  #: the name by which the file uses the import
     full_name: str  #: its full name: `scrapy.http.Request`
     line: int
-    is_optional: bool  #: whether only type checkers import it, or a `try` encloses the import
+    is_optional: bool  #: whether the import is only for type checkers, or in a `try`
     in_function: bool  #: whether a function imports the name, so that the file loads without it
 
 
@@ -66,7 +66,7 @@ class Class:
 
     @cached_property
     def lineage(self) -> tuple["Class", ...]:
-        """The class itself, then all its base classes whose source can be read."""
+        """The class itself, followed by all its base classes whose source can be read."""
         classes = [self]
         for base in self.bases:
             classes += [ancestor for ancestor in base.lineage if ancestor not in classes]
@@ -166,7 +166,7 @@ class Source:
     def class_named(self, name: str) -> Class | None:
         """Return the class *name* of this file, or of an imported file in the same folder."""
         if name not in self._classes:
-            self._classes[name] = None  # so that a class that is its own base ends the recursion
+            self._classes[name] = None  # ends the recursion if a class is its own base
             self._classes[name] = self._class(name)
         return self._classes[name]
 
@@ -186,7 +186,7 @@ class Source:
         return Class(node, self, tuple(bases), tuple(foreign))
 
     def _sibling(self, module: str) -> "Source | None":
-        """Return the source of *module* near this file or in the working directory."""
+        """Return the file of *module* if the file is near this file or in the working directory."""
         file = module.strip(".").replace(".", "/") + ".py"
         for path in (self.path.parent / file, self.path.parent.parent / file, Path(file)):
             if module and path not in self.sources:

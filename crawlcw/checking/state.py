@@ -1,8 +1,8 @@
 """Find the attributes of a spider that callbacks change to keep state between pages.
 
-A crash loses such attributes, and the processes of a crawl do not share them. The check reports
-changes of `self.x` and of containers in `self.x`, but no properties, no values set before the first
-page, and no values created on demand (`if self.x is None: self.x = ...`).
+A crash loses the attributes of a spider, and the processes of a crawl do not share them. The check
+reports changes of `self.x` and of containers in `self.x`, but no properties, no values set before
+the first page, and no values created on demand (`if self.x is None: self.x = ...`).
 """
 
 import ast

@@ -29,7 +29,7 @@ class AddCounts:
 
     new: int = 0
     existing: int = 0
-    reopened: int = 0  #: number of existing tasks that run again
+    reopened: int = 0  #: number of existing tasks that will run again
     refused: Counter[str] = field(default_factory=Counter)  #: number of refused requests, by reason
     examples: dict[str, str] = field(default_factory=dict)  #: one refused URL for each reason
 

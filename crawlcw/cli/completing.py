@@ -36,7 +36,7 @@ def _spiders(incomplete: str) -> list[CompletionItem]:
 
 
 def _settings(incomplete: str) -> list[CompletionItem]:
-    from crawlcw.api.settings import described  # a slow import, which `--help` does not need
+    from crawlcw.api.settings import described  # slow to import, and not needed for `--help`
 
     return [
         CompletionItem(f"{name}=", help=field.doc)

@@ -56,14 +56,14 @@ class Deadline:
     """
 
     def __init__(self) -> None:
-        #: Whether `crawlcw` runs as a command, not as functions of another program.
+        #: Whether this process is the `crawlcw` command, not a program that uses its functions.
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.folder = ""  #: folder of the spider's package, if it is installed
         #: Called at the deadline: releases and reports unfinished work, and returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
-        self.is_at_once = False  #: whether the user wants the end at once
+        self.is_at_once = False  #: whether the user wants no further wait
         #: Called to report the outcome of the command; returns the exit code.
         self.report: Callable[[Callable[[], object]], int] = lambda _: INTERRUPTED
         self._timer: threading.Timer | None = None
@@ -81,7 +81,7 @@ class Deadline:
         self.set(grace.total_seconds() + _BEYOND_GRACE)
 
     def hurry(self) -> None:
-        """End the process within 3 s, because the user wants the end at once."""
+        """End the process within 3 s, because the user does not want to wait longer."""
         self.is_at_once = True
         self.set(_BEYOND_GRACE)
 
@@ -172,7 +172,7 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
 
     Code in installed packages is not the user's, except for files in *folder*.
     """
-    import asyncio  # a late import, which most commands do not need
+    import asyncio  # imported late: most commands do not need it
 
     from crawlcw.model.sanitize import printable
 
@@ -196,7 +196,7 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
 
 
 def _user_location(stack: list[FrameType], folder: str) -> str:
-    """Return function, file and line of the user's innermost code, or `""` if no such code runs."""
+    """Return function, file and line of the user's innermost code, or `""` if none of it runs."""
     for frame in stack:
         code = frame.f_code
         if frame.f_globals.get("__name__") == "__main__":

@@ -58,7 +58,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
 def address_of(*, host: str, port: int | None) -> Address | None:
     """Return the metrics server's address, or None if *port* is None.
 
-    Raises `UsageError` if prometheus-client, of the extra `metrics`, is missing.
+    Raises `UsageError` if prometheus-client, which the extra `metrics` installs, is missing.
     """
     if port is None:
         return None

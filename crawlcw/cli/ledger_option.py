@@ -91,8 +91,8 @@ async def closing(opening: Awaitable[L]) -> AsyncIterator[L]:
 async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator[CopiedLedger]:
     """Open the ledger of a spider or use case for the block, and close it at the end.
 
-    Raises `UsageError` without tasks, because a misspelt name must not look like an empty crawl.
-    Also raises `UsageError` for a use case if *crawls_only*, the end of the message, is not empty.
+    Raises `UsageError` without tasks, because a misspelt name must not look like an empty crawl. If
+    *crawls_only* is not empty, a use case raises a `UsageError` that ends in *crawls_only*.
     """
     try:
         # The settings only configure the ledger's driver.
@@ -120,7 +120,7 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
 
 def run_command(reference: str) -> str | None:
     """Return the command that crawls a spider, or None if ./spiders does not have the spider."""
-    from crawlcw.checking.reading import located  # reads files without running them
+    from crawlcw.checking.reading import located  # reads spider files without running them
 
     try:
         exists = located(reference, loading.FOLDER) is not None

@@ -73,7 +73,7 @@ def find_use_case(reference: str) -> "UseCase":
 
     Raises `UsageError` with a list of the available use cases.
     """
-    from crawlcw.tracking import UseCase  # a late import, which crawls do not need
+    from crawlcw.tracking import UseCase  # imported late: crawls do not need it
 
     if (target := _located(reference)) is None:
         raise UsageError(
@@ -219,7 +219,7 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
         hint = f"its spiders: {names}" if names else "it has no spider"
         raise SpiderError(f"{path} has no spider class {class_name!r}; {hint}")
     if not spiders:
-        from crawlcw.tracking import UseCase  # a late import, rarely needed
+        from crawlcw.tracking import UseCase  # imported late: rarely needed
 
         if any(isinstance(value, UseCase) for value in vars(module).values()):
             raise SpiderError(

@@ -1,4 +1,4 @@
-"""Run a command's event loop with background tasks, and end it on signals."""
+"""Run a command's event loop with background tasks, and end the loop on signals."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ def _raise(error: BaseException) -> NoReturn:
 
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run the coroutines *loops* during the block; an error in one does not end the others."""
+    """Run the coroutines *loops* during the block; an error ends only the failed coroutine."""
     # Do not use a task group: the error of a closed terminal must not cancel the crawl.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:

@@ -89,7 +89,7 @@ _COMMANDS = {
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
-#: Module in `cli.commands` of each command whose module has another name than the command.
+#: Module in `cli.commands` of each command whose name differs from its module's name.
 _MODULES = {
     **dict.fromkeys(("new", "check", "list"), "spider_files"),
     **dict.fromkeys(("serve", "dashboard"), "serving"),
@@ -99,7 +99,7 @@ _MODULES = {
     **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
-#: Error numbers of a full disk; such an error has no file name if the output is stdout.
+#: Error numbers of a full disk; an error of stdout has no file name.
 _OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Environment variable by which a shell asks click for completions.
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
@@ -253,8 +253,8 @@ def _of_worker() -> list[str]:
 def _fill_standard_descriptors() -> None:
     """Open /dev/null for each closed file descriptor of stdin, stdout and stderr.
 
-    Without this, a file or socket could get the number of a closed descriptor. Printed text would
-    go to that file, and uvloop aborts the process when it closes the descriptor.
+    Otherwise a new file or socket could get the number of a closed descriptor. Printed text would
+    go to the new file, and uvloop aborts the process when it closes the descriptor.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -323,6 +323,6 @@ def _of_the_system(error: Exception) -> str | None:
 
 def _failed(sentence: str, code: int) -> int:
     line = printable(" ".join(sentence.split()), limit=_LONGEST_LINE)
-    with suppress(OSError):  # stderr may be full or closed as well
+    with suppress(OSError):  # stderr itself may be full or closed
         click.echo(f"crawlcw: {line}", err=True)
     return code

@@ -32,7 +32,7 @@ async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, 
 
 async def _post(notice: dict[str, object], settings: Settings) -> None:
     if settings.webhook is not None:
-        from crawlcw.telemetry import webhook  # a late import, because it loads aiohttp
+        from crawlcw.telemetry import webhook  # imported late, because it loads aiohttp
 
         await webhook.post(
             settings.webhook,

@@ -48,7 +48,7 @@ def show_progress(
     """Show the progress of *crawl* within the block, in the format of *output*."""
     if output.quiet or output.format != "text" or not sys.stderr.isatty():
         return progress.log_progress(crawl)
-    from crawlcw.cli.terminal import live  # rich takes 20 ms to load
+    from crawlcw.cli.terminal import live  # imported late: rich takes 20 ms to load
 
     return live.draw_progress(crawl)
 

@@ -1,9 +1,9 @@
-"""Let the first SIGINT or SIGTERM stop a crawl or worker gracefully, and the second at once.
+"""Stop a crawl or worker gracefully at the first SIGINT or SIGTERM, and at once at the second.
 
 A third signal exits the process. The signal handlers are Python's, not the event loop's, so that
 the handlers run while the loop is blocked. If the loop is not blocked, the handlers call `stop` in
 the loop. If the user's code does not end, the deadline of the process ends the process. SIGTSTP
-(Ctrl-Z) suspends the workers as well.
+(Ctrl-Z) suspends this process and its workers.
 """
 
 import asyncio

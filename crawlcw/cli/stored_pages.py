@@ -30,7 +30,7 @@ class ParseOptions:
     """Options of `parse --stored`."""
 
     urls: Sequence[str]  #: empty: all stored pages
-    callback: str | None  #: None for the callback of each page's request
+    callback: str | None  #: None for the callback that each page's request names
     save: bool
     yes: bool
     as_json: bool

@@ -26,7 +26,7 @@ async def watch(subject: Subject, *, every: timedelta, as_json: bool) -> None:
 
     A terminal that can move its cursor gets a live table; elsewhere each poll prints a line.
     """
-    from rich.console import Console  # a slow import, which `--help` does not need
+    from rich.console import Console  # slow to import, and not needed for `--help`
 
     console = Console(markup=False, emoji=False, highlight=False)
     async with (

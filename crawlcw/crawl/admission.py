@@ -49,7 +49,7 @@ class Admission:
 
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
-        self._read_at: dict[str, float] = {}  #: times of the last reads, by host
+        self._read_at: dict[str, float] = {}  #: monotonic time of the last read of each host
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
@@ -165,7 +165,7 @@ class Admission:
         return queue
 
     async def _read(self, queue: HostQueue) -> None:
-        """Read another worker's host from the ledger, and wake the host if it has no owner."""
+        """Read a host of another worker from the ledger, and wake the host if no worker owns it."""
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()
@@ -176,7 +176,7 @@ class Admission:
         self._read_at[host] = now
         state = (await ledger.hosts.get([host])).get(host, Host(name=host))
         if host in frontier.hosts:
-            return  # this worker has leased the host meanwhile
+            return  # this worker leased the host during the read
         queue.delay = max(
             frontier.host_limit(host).delay, self.robots.crawl_delay(host), state.delay
         )

@@ -1,6 +1,6 @@
 """Run a spider's callbacks, and make items and new tasks from the yielded values.
 
-The crawl continues whatever a callback does. A callback may be any kind of function, may raise, and
+The crawl continues even if a callback fails. A callback may be any kind of function, may raise, and
 may yield a hundred thousand links.
 """
 
@@ -94,7 +94,7 @@ class Produced:
 class Scope:
     """The hosts and limits that decide which links a crawl follows."""
 
-    hosts: set[str]  #: crawled hosts: of the seeds and of `allowed_hosts`
+    hosts: set[str]  #: hosts of the seeds and of `allowed_hosts`
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
@@ -236,8 +236,8 @@ class CallbackRun:
         self._user_call = Called(name=name, subject=task.url)
         is_list = getattr(method, "is_url_list", False) is True
         self._write = runner.write if is_list else None
-        self._slice_size = SLICE if self._write is not None else 0  #: number of values; 0 for all
-        self._depth = task.depth + (self._write is None)  #: depth of the tasks of its links
+        self._slice_size = SLICE if self._write is not None else 0  #: values in a slice; 0: all
+        self._depth = task.depth + (self._write is None)  #: depth of the tasks that links become
         self._now = runner.now()
         self._produced = Produced()
         #: The values that the callback yields; an open generator shows the line of an error.
@@ -382,7 +382,7 @@ class CallbackRun:
         self._accept(response.request.retargeted(refresh.url))
 
     def _accept_request(self, request: Request) -> str | None:
-        """Make a task of a request or drop it; return why to drop the same request again."""
+        """Make a task of a request or drop it; return the reason if equal requests are dropped."""
         # Identify a request with `dont_filter` by its number, because a page that is parsed again
         # yields its requests in the same order.
         salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
@@ -393,14 +393,14 @@ class CallbackRun:
         scope = self._runner.scope
         # Check only a change of host, because most links of a page lead to one host.
         if location.host != self._admitted_host:
-            is_home = location.host == self._task.host  # after a redirect of the start URL
+            is_home = location.host == self._task.host  # for redirected start URLs
             if not urls.in_scope(location.host, scope.hosts) and not (
                 is_home and scope.is_apex(location.host)
             ):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted_host = location.host
-        # Drop repeated links before the check for traps, because a start URL may look like a trap.
-        # Do not drop a known request with `changed`, because only the ledger knows the last visit.
+        # Drop repeated links first, because a repeated link to a start URL may look like a trap. Do
+        # not drop a known request with `changed`, because only the ledger knows the last visit.
         if task_id in self._yielded_ids or (
             request.changed is None and task_id in self._runner.known_ids
         ):

@@ -47,7 +47,7 @@ _MIN_BEHIND_S = 1.0
 _MAX_BANS = 4
 #: Number of hosts with which a crawl surely has a host that is worth waiting for.
 _FEW_HOSTS = 100
-#: Seconds between the request for the newest probe page and the requests for all others.
+#: Seconds between the request for the newest probe page and those for all other probe pages.
 _FIRST_PROBE_S = 0.5
 
 
@@ -156,7 +156,7 @@ class Causes:
         A throttled response is 503 with Retry-After, or has a status of `throttle_statuses` (by
         default 429). If the cause is unknown, the response does not count before `Opening.probe`
         has requested a probe page. If the probe page has a good response, the host continues
-        (`answered_well`). Without a good response the host rests (`unanswered`).
+        (`answered_well`). If the probe page has no good response, the host rests (`unanswered`).
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
@@ -230,8 +230,8 @@ class Causes:
         if error.hop > 1:
             self.answered()
         task = attempt.lease.task
-        # If a proxy may be the cause, defer the page to another proxy. A session keeps its proxy,
-        # so only a session of a pool can be replaced by another session.
+        # If a proxy may be the cause, defer the page so that another proxy requests it. A session
+        # keeps its proxy, so only a session of a pool can be replaced by another session.
         session = attempt.session
         is_fixed = session is not None and (
             not session.identity.is_pooled or session.proxy in self.proxies.tried(task.url)
@@ -331,7 +331,8 @@ class Causes:
     ) -> Defer:
         """Note a failure of an origin, and return the deferral of the page that failed.
 
-        *refused* is the id of the throttled page, or None. If *in_haste*, the host's rest is short.
+        *refused* is the id of the throttled page, or None. With *in_haste* the host's rest after
+        the failure is short.
         """
         reason, scheme = error.underlying, scheme_of(url)
         host = self.frontier.hosts.get(host_name)
@@ -360,7 +361,7 @@ class Causes:
         description = failure_text(reason, status=error.status, retry_after=error.retry_after)
         rests_until = host.state.resting_until(scheme, now=now)
         if rests_until is not None and origin.given_up is None:
-            # Take this origin's tasks from the queue, because the host's other origin continues.
+            # Only the failed origin's tasks leave the queue; the host's other origin continues.
             self._defer_origin(host, scheme, due=rests_until)
             self.rests.note(f"{scheme}://{host_name}", rest_end=rests_until, cause=description)
             return _defer_behind_others(host, rests_until)

@@ -120,7 +120,7 @@ async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
         async with ledger_option.closing(opening) as ledger:
             return ledger.kind if await ledger.queries.has(tuple(Status)) else None
     except UsageError:
-        return None  # the ledger does not exist yet
+        return None  # because the ledger does not exist yet
 
 
 def _spider(name: str, arguments: Sequence[str]) -> Spider | None:

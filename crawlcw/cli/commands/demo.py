@@ -37,9 +37,9 @@ def command(
     """Crawl a bundled bookshop, offline.
 
     The command serves the shop on loopback: a few hundred pages with categories, redirects, broken
-    links, pages that robots.txt forbids, and pages that answer 503 at first. It records the crawl
-    in .crawlcw/demo.db, and replaces the ledger of an earlier demo. With --serve the command crawls
-    nothing, and serves the shop until Ctrl-C.
+    links, pages that robots.txt forbids, and pages that answer 503 at first. The command records
+    the crawl in .crawlcw/demo.db, and replaces the ledger of an earlier demo. With --serve the
+    command crawls nothing, and serves the shop until Ctrl-C.
     """
     # Import the web server in the command, because `--help` does not need it.
     from crawlcw.cli.crawling import crawl

@@ -34,9 +34,9 @@ async def command(
 ) -> int:
     """Check the invariants of the ledger of SPIDER.
 
-    The command checks all tasks, hosts and workers and the store itself; a crawl may run meanwhile.
-    The exit code is 1 if the command leaves a violation unrepaired. Notes are not violations.
-    SPIDER is as for `crawlcw run`, or the name of a use case.
+    The command checks all tasks, hosts, workers and the store itself, also while a crawl runs. The
+    exit code is 1 if the command leaves a violation unrepaired. Notes are not violations. SPIDER is
+    as for `crawlcw run`, or the name of a use case.
 
     With --ready the command reads no task, and only checks that a crawl could use the ledger. The
     exit code is 0 if a crawl could use the ledger, 69 if the ledger cannot be reached, and 78 if
@@ -109,7 +109,7 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 
 
 def _in_order(report: Report) -> list[Finding]:
-    """Return the violations, then the notes, each sorted by the number of findings."""
+    """Return the violations, followed by the notes, with the most frequent findings first."""
     return sorted(
         report.findings.values(),
         key=lambda finding: (finding.is_note, -finding.count, finding.kind),

@@ -74,7 +74,7 @@ def settings(*, as_json: bool) -> None:
     Write a setting into the spider's class, into [tool.crawlcw] of pyproject.toml, into the
     variable CRAWLCW_NAME, or give it as -s NAME=VALUE. The last place wins.
     """
-    from crawlcw.api.settings import described  # a slow import, which `guide` does not need
+    from crawlcw.api.settings import described  # slow to import, and not needed by `guide`
 
     rows = [(name, field.shown(), field.unit, field.doc) for name, field in described()]
     if as_json:

@@ -85,7 +85,7 @@ def command(
         raise UsageError("parse takes one URL, or --stored and any number of them")
     request = Request(urls[0], callback or "parse", context=_context(context))
     loaded_spider = trying.spider_or_any(spider, arguments)
-    callback_named(loaded_spider, request.callback)  # raises if the spider has no such callback
+    callback_named(loaded_spider, request.callback)  # raises if the spider lacks the callback
     settings = options.settings_of(loaded_spider, assignments)
     return loop.run(_parse(loaded_spider, request, settings, as_json=as_json))
 

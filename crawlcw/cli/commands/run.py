@@ -98,15 +98,15 @@ def command(
     released. A second signal stops the crawl at once. The same command resumes the crawl.
 
     The crawl runs in a worker process. The command restarts a crashed worker after a second, and
-    ignores a page that crashes workers repeatedly. After the first four crashes in a row the
-    command waits 1 s, 2 s, 4 s and 8 s; it does not restart the worker after a fifth crash in a row
-    without a finished or quarantined page. With --processes 0 no process restarts the crawl after a
-    crash. With several workers the exit code is the worst code of a worker, in this order from good
-    to bad: 0, 130, 3, 2, 69, 78, 70.
+    ignores a page that crashes workers repeatedly. Before the first four restarts in a row the
+    command waits 1 s, 2 s, 4 s and 8 s. After five crashes in a row without a finished or
+    quarantined page the command does not restart the worker. With --processes 0 no process restarts
+    the crawl after a crash. With several workers the exit code is the worst code of a worker, in
+    this order from good to bad: 0, 130, 3, 2, 69, 78, 70.
 
-    The exit code is 3 if the crawl has ended with a fault. The faults are: the crawl finished no
-    page, it gave up hosts or more pages than max_failures allows, a callback is broken, no login
-    worked, or no proxy works. The last line of the output names the fault.
+    The exit code is 3 if the crawl has ended with a fault. A fault is that the crawl finished no
+    page, gave up hosts, or gave up more pages than max_failures allows, or that a callback is
+    broken, no login worked, or no proxy works. The last line of the output names the fault.
     """
 
     def make() -> tuple[Spider, Settings]:
@@ -138,7 +138,7 @@ def command(
         return _in_worker(make, ledger_url, channel, started_at=started_at, measured=has_metrics)
 
     metrics = exposing.address_of(host=metrics_host, port=metrics_port)
-    from crawlcw.cli import showing  # a late import, which workers do not need
+    from crawlcw.cli import showing  # imported late, because workers do not need it
 
     crawl = _crawl_by(processes, first)
     loaded_spider, settings = make()

@@ -151,7 +151,7 @@ def _in_spider(
         try:
             findings = reading.check(target[0])
         except UNREADABLE:
-            target = None  # because loading the spider gives a better error
+            target = None  # ignored: loading the spider raises a better error
     stops = any(finding.stops for finding in findings)
     if target is not None and (stops or (findings and not reading.has_spider(target[0]))):
         return spider, str(target[0]), findings

@@ -30,8 +30,8 @@ _NO_CRAWL = ", not a crawl: "
 async def pause(subject: Subject, *, as_json: bool) -> None:
     """Pause the crawls of SPIDER, on all machines, until `crawlcw resume`.
 
-    Current requests finish, all other tasks are released, and the processes wait. A crawl
-    that starts during the pause waits as well.
+    Current requests finish, all other tasks are released, and the processes wait. A crawl that
+    starts during the pause waits until the end of the pause.
     """
     advice = f"{_NO_CRAWL}SIGTERM ends its workers, and `crawlcw work FILE` resumes"
     async with subject.opened(crawls_only=advice) as ledger:

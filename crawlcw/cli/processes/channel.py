@@ -24,7 +24,7 @@ _LONGEST_LINE = 1 << 20
 def exit_line(code: int) -> bytes:
     """Return a worker's last line at an orderly end; without this line the worker has crashed.
 
-    The process's exit code does not prove an orderly end: the spider's code may exit with any code.
+    The exit code of the process proves nothing, because the spider's code may exit with any code.
     """
     return b'{"exit": %d}\n' % code
 
@@ -39,10 +39,10 @@ class WorkerState:
     """The counters and the condition of a worker, until the worker sends its next state."""
 
     counters: Counters = field(default_factory=Counters)
-    idle_reason: IdleReason | None = None  #: why the crawl waits; None while it progresses
+    idle_reason: IdleReason | None = None  #: why the crawl waits, or None if it progresses
     released: int = 0  #: number of tasks that the worker released at its end
-    finish_reason: FinishReason | None = None  #: why the crawl ended; None before its end
-    ending: EarlyEnd | None = None  #: why the crawl ended early; None if it did not
+    finish_reason: FinishReason | None = None  #: why the crawl ended, or None before its end
+    ending: EarlyEnd | None = None  #: why the crawl ends with open tasks, or None
     measures: Measures | None = field(default=None, compare=False)  #: None: without metrics
 
     def line(self) -> bytes:

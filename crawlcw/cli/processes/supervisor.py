@@ -178,7 +178,7 @@ class Supervisor:
         self._send_order(FinishReason.STOPPED)
 
     def stop_now(self) -> None:
-        """Tell each worker to release all tasks and end at once."""
+        """Tell each worker to release all tasks and end without waiting for requests."""
         self._retry.shorten(_NO_WAIT)
         self._send_order(FinishReason.STOPPED_AT_ONCE)
 
@@ -230,7 +230,7 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
 
-        Also returns None if the workers gave up the ledger and the ledger is still unavailable.
+        The report is also None if the workers gave up the ledger, which is still unavailable.
         Raises `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
@@ -318,7 +318,7 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _End(code=end_code, finish_reason=worker.state.finish_reason)
-            # Read the flag now, because a later order to stop is not the cause of the worker's end.
+            # Note now whether the crawl is stopping, because a later order did not end the worker.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
             was_stopping = await self._check_stop_request() or was_stopping

@@ -65,7 +65,7 @@ class Supervision:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
-        """Let orders, even orders that were received before, end *crawl* in the running loop."""
+        """Let the supervisor's orders, even earlier orders, end *crawl* in the running loop."""
         self._grace = grace
         self._crawl, self._loop = crawl, asyncio.get_running_loop()
         for order in list(self._orders):
@@ -83,7 +83,7 @@ class Supervision:
 
     def send(self, line: bytes) -> None:
         """Send an unfinished line, then *line*, and wait until the supervisor reads it."""
-        # Ignore the error if the supervisor has ended, because this process will end as well.
+        # Ignore the error of an ended supervisor, because this process will soon end too.
         with suppress(OSError):
             self._channel.sendall(self._unsent + line)
             self._unsent = b""

@@ -40,7 +40,7 @@ class WorkerProcess:
         self.number = number
         self.state = WorkerState()  #: the last received state
         self._on_state = on_state
-        self.exit_code: int | None = None  #: the code that an orderly end sent, or None
+        self.exit_code: int | None = None  #: exit code that the worker sent, or None
         self.was_terminated = False  #: whether this process has sent a signal to end the worker
         self._process: subprocess.Popen[bytes] | None = None
         self._states = Lines(self._receive)

@@ -31,7 +31,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 R = TypeVar("R")
 
-#: Maximum length of a whole message, whose parts have lower limits.
+#: Maximum length of a whole log message; texts within the message have lower limits.
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
 _INDENT = "    "
@@ -175,7 +175,8 @@ def _message(record: logging.LogRecord) -> str:
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
-        # A callback's traceback is a text, because another process may have sent it.
+        # A callback's traceback may be a text, because the callback may have run in another
+        # process.
         text = getattr(record, "traceback", "")
         return printable_block(redacted(text)) if isinstance(text, str) else ""
     return printable_block(redacted(formatter.formatException(record.exc_info)))

@@ -97,7 +97,7 @@ class Progress:
         self._next_count = 0.0
 
     async def poll(self) -> None:
-        """Count the ledger's tasks again, unless this would take more than 5 % of the time."""
+        """Count the ledger's tasks again, unless counts would take more than 5 % of the time."""
         started_at = self._clock()
         if started_at >= self._next_count:
             try:
