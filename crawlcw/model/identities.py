@@ -43,7 +43,7 @@ class Cookie:
     path: str
     port: int  #: port of the server; 0: the default ports of HTTP and HTTPS
     secure: bool
-    expires: datetime | None = None  #: None: the cookie ends with its session
+    expires: datetime | None = None  #: expiry time, or None if the cookie ends with its session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def earliest_login(
 
 
 def is_given_up(identity: Identity, *, process_start: datetime) -> bool:
-    """Return whether a session was given up after *process_start*, so it logs in no more."""
+    """Return whether a session was given up after *process_start*, and so must not log in."""
     return identity.given_up is not None and identity.given_up >= process_start
 
 

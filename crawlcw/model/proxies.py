@@ -147,7 +147,7 @@ class ProxyEnvironment:
 
     @classmethod
     def exceptions(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
-        """Return only the hosts of `no_proxy`, because the settings name the proxies."""
+        """Return only the hosts of `no_proxy`, for a crawl whose settings name the proxies."""
         return cls(no_proxy=NoProxy.of(_variable(variables, "no_proxy") or ""))
 
     def proxy_for(self, scheme: str, host: str, port: int | None) -> Proxy | None:

@@ -1,7 +1,7 @@
 """Define workers and their counts over time, and compute rates from the counts. No I/O.
 
 A worker writes its `Vitals` (counts and state) with every heartbeat, and once a minute also as a
-`Point`. The counts in a point begin at the worker's start. So if a point is missing, the span
+`Point`. A point contains all counts since the worker's start. So if a point is missing, the span
 between its neighbours is longer, and no count is lost.
 """
 

@@ -1,8 +1,8 @@
 """Define a task of the ledger: its request, its status, and the lease for the work on the task.
 
 A crawl's task is a URL to fetch. A tracked task is any other work that must be done once, and
-carries data. In a tracked task, the field `url` has the task's key. The fields `callback` and
-`host` both have its stage, because the ledger lists the tasks of each `host` separately.
+carries data. The field `url` of a tracked task has the task's key. The fields `callback` and
+`host` of a tracked task both have its stage, because the ledger lists tasks by `host`.
 
 The classes of this module have no behaviour: `transitions` decides all changes of tasks, and
 `ledger.documents` defines their stored form.

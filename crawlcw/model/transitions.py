@@ -97,7 +97,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # An ignored task that was once a good page may be visited again.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
     (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
-    # A page whose callback raised an error is ignored, and `reparse` can mend it.
+    # A page whose callback raised an error is ignored, and finished after a good `reparse`.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
 #: Maps a status and an event to the next status, if only one next status is possible.
@@ -196,7 +196,7 @@ class Change:
     items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
     visit: Visit | None = None  #: None: unchanged
     revisit: datetime | None = None  #: time of the next visit of a done task
-    kept_versions: int = 0  #: number of last visits whose items stay
+    kept_versions: int = 0  #: number of last visits whose items are kept
     stored: StoredPage | None = None  #: None: unchanged
     fetched: datetime | None = None  #: fetch time of the items' page; None: `update_time`
     progress: Progress | None = None  #: new data and results of a tracked task

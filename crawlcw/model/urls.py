@@ -78,8 +78,8 @@ _QUERY_FORMS = _forms("!$'()*,/:?@")
 #: The bytes of an encoded query that must be percent-escaped: text in ISO-2022-JP, references such
 #: as `&#26085;` for characters that the encoding lacks, and bytes outside of ASCII.
 _ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
-#: The characters that this module does not escape in ISO-2022-JP text, because Ada escapes the
-#: unsafe characters, except `#`, which would begin a fragment.
+#: All ASCII characters except `#`, which would begin a fragment. This module escapes only `#` in
+#: ISO-2022-JP text, because Ada escapes the other unsafe characters.
 _ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 
 

@@ -81,7 +81,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
     - A set or a tuple becomes a list.
     - A datetime is cut to milliseconds. An aware datetime becomes UTC. A naive datetime stays
       naive, because only its site knows the time zone.
-    - Any other object becomes its text.
+    - An object of another type becomes its text.
     """
     kind = type(value)
     if kind is str:

@@ -4,7 +4,7 @@ aiohttp accepts any number of connections, waits an hour for the headers of a re
 without limit for a body. So a few hundred silent clients would block all other clients. On every
 connection a protocol of this module forwards the data to aiohttp's protocol. If the limit is
 reached, a new connection replaces the connection whose client has kept the server waiting longest.
-The server never ends a running request for a new connection.
+The server never ends a running request to accept a new connection.
 """
 
 import asyncio

@@ -104,7 +104,7 @@ class TaskView(ResponseModel):
 
     @classmethod
     def of(cls, task: TrackedTask) -> Self:
-        """Return the view of a tracked task."""
+        """Return the response body for a tracked task."""
         stored_values = {"data": task.data, "context": task.context}
         stored_values |= {f"results.{stage}": result for stage, result in task.results.items()}
         large_values = [name for name, value in stored_values.items() if isinstance(value, BlobRef)]

@@ -46,7 +46,7 @@ def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
         asyncio.run(asyncio.wait_for(coroutine, _TIMEOUT_S))
 
     update_wrapper(test, check)
-    del vars(test)["__wrapped__"]  # or pytest would read the arguments of `check` as fixtures
+    del vars(test)["__wrapped__"]  # pytest must not read the arguments of `check` as fixtures
     return test
 
 
@@ -181,7 +181,7 @@ class DownloaderContract:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 2 * _REQUESTS  # a shorter queue would refuse connections
+    request_queue_size = 2 * _REQUESTS  # a shorter queue would refuse some clients
 
 
 @contextmanager

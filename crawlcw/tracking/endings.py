@@ -225,7 +225,7 @@ class Settlements:
         return replace(trace, data=data, results=results)
 
     async def drop_replaced(self, settlement: Settlement, *, is_recorded: bool) -> None:
-        """Delete the old blobs after a recorded *settlement*, or the new blobs otherwise."""
+        """Delete the replaced blobs if *settlement* was recorded, or else its new blobs."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
         old_values = {"data": (task.carried or Payload()).data, "context": task.context}

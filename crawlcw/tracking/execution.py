@@ -95,7 +95,7 @@ class Execution:
         self.lease = replace(self.lease, task=replace(task, carried=replace(payload, data=data)))
 
     async def finish(self) -> None:
-        """End successfully, so that the task finishes or goes to the next stage of its chain."""
+        """End this stage successfully, so that the task finishes or goes to its next stage."""
         await self._end(Finish(result=self.result, data=self.data))
 
     async def advance(

@@ -120,7 +120,7 @@ class Session(WorkerSession):
         try:
             errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
-            # Drop these leases before `_fail`, which cancels the work of all current leases.
+            # Drop the leases of the commit before `_fail`, which cancels the work of all leases.
             self.leases.end(leases)
             self._fail(error)
             raise

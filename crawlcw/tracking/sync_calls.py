@@ -61,8 +61,8 @@ class SyncCalls(ThreadProxy):
             try:
                 error = await asyncio.wrap_future(thread_end)
             except BaseException as cause:
-                # End the tracked block with an error, because the tracker was closed or the lease
-                # was lost.
+                # End the block of `Tracker.start` with an error, because the tracker was closed or
+                # the lease was lost.
                 await tracked_block.__aexit__(type(cause), cause, cause.__traceback__)
                 raise
             await tracked_block.__aexit__(

@@ -84,10 +84,10 @@ class Tracker(Tasks):
     ) -> TrackerOpening[Self]:
         """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
-        Await the result, or use it by `async with`, which closes the tracker. *url* is as for
-        `open_ledger`. *driver* is `pymongo` or `motor`. *policy* has the settings of `Policy` to
-        record, and other settings do not change. Raises `UsageError`, `LedgerUnavailableError`, and
-        `LedgerConfigurationError` if *use_case* is the name of a spider.
+        Await the result, or use it by `async with`, which closes the tracker. *url* has the form
+        that `open_ledger` takes. *driver* is `pymongo` or `motor`. *policy* has the settings of
+        `Policy` to record; other settings do not change. Raises `UsageError`,
+        `LedgerUnavailableError`, and `LedgerConfigurationError` if a spider is named *use_case*.
         """
         declaration = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
         return TrackerOpening(cls._open(url, declaration, driver, ledger_give_up, policy))
