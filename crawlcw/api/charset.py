@@ -38,8 +38,8 @@ WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacem
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
     *("utf-8", "gbk", "gb18030", "big5", "euc-jp", "shift_jis", "euc-kr")
 }
-#: A longer text without the end of a tag or line is cut at any byte, because it could fill the
-#: memory.
+#: Maximum length of a text without the end of a tag or line; a longer text, which could fill the
+#: memory, is cut at any byte.
 _LONGEST_RUN = 1 << 20
 #: Python's codecs for three encodings of the standard. The standard decodes GBK as GB 18030; Python
 #: has no codec for `replacement` and `x-user-defined`.
@@ -63,7 +63,7 @@ _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
 #: The standard's "prescan a byte stream to determine its encoding" also reads tags in scripts.
 _PRESCAN = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
-#: This pattern finds a <meta> as a parser does; unlike `_PRESCAN` it skips the text of scripts.
+#: A pattern that finds a <meta> as a parser does, and skips the text of scripts.
 _SCAN = re.compile(b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
@@ -169,8 +169,8 @@ def _table(encoding: str) -> str | None:
 def content_type(header: str) -> str:
     """Return the type that browsers choose from a Content-Type with several values.
 
-    The last valid value counts (Fetch, "extract a MIME type"). If the last value has no charset,
-    the charset of an earlier value of the same type counts.
+    The last valid value of the Content-Type counts (Fetch, "extract a MIME type"). If the last
+    value has no charset, the charset of an earlier value of the same type counts.
     """
     choice = essence = charset = ""
     for match in _VALUE.finditer(header):
@@ -193,7 +193,7 @@ def _charset(parameters: str) -> str:
     return ""
 
 
-@lru_cache(64)  # the pages of a site have the same header
+@lru_cache(64)  # a site's pages share a header
 def _of_header(header: str | None) -> tuple[str, str | None]:
     """Return a body's kind ("html", "xml", "json" or "") and the charset of its Content-Type."""
     header = content_type(header) if header and "," in header else header or ""
@@ -212,7 +212,7 @@ def _of_metas(tags: re.Pattern[bytes], source: bytes) -> str | None:
         attributes = match["meta"]
         if not attributes:
             continue
-        # The pages of a site have the same <meta>.
+        # Cache short attributes, because all pages of a site have the same <meta>.
         of_meta = _of_meta if len(attributes) <= _SHORT_META else _of_meta.__wrapped__
         if (name := of_meta(attributes)) is not None:
             return name

@@ -1,4 +1,4 @@
-"""The content of a page: its bytes as text, as JSON, and as trees for selectors."""
+"""Give the content of a page as text, as JSON, and as trees for selectors."""
 
 import json
 import re
@@ -100,7 +100,7 @@ class Document:
         return charset.decode(self.body, self._charset)
 
     def json(self) -> Any:
-        """Return the body as JSON; raises `ValueError` if it is not JSON."""
+        """Return the body as JSON; raises `ValueError` if the body is not JSON."""
         try:
             # Try UTF-8 first, because a server may send JSON as HTML, and a <meta charset> in a
             # string of the JSON does not name the encoding of the JSON.
@@ -179,7 +179,7 @@ class Document:
 
     @property
     def selector_kind(self) -> markup.Kind:
-        """The parser of parsel for this page: for HTML or for XML."""
+        """The parser that parsel uses for this page, for HTML or XML."""
         return markup.kind_of(self.headers.get("content-type"))
 
     def xpath(self, query: str, **variables: Any) -> "SelectorList[Selector]":
@@ -190,12 +190,12 @@ class Document:
     def meta(self) -> Metas:
         """The content of each <meta> by the <meta>'s name or property (`og:title`), in lower case.
 
-        If several <meta> have the same name, the first counts.
+        If several <meta> have the same name, the first <meta> counts.
         """
         metas = Metas()
         for node in self.css("meta[content]"):
             attributes = node.attributes
-            for key in ("name", "property"):  # a <meta> may have both attributes
+            for key in ("name", "property"):  # a <meta> may have a name and a property
                 name = (attributes.get(key) or "").strip().lower()
                 metas.setdefault(name, attributes.get("content") or "")
         metas.pop("", None)
@@ -260,7 +260,7 @@ def _text_alone(match: re.Match[str]) -> str:
 
 
 def _loosely_json(script: str) -> str:
-    """Return JSON without JavaScript's comments and trailing commas, and without `_OPENING`."""
+    """Return JSON without JavaScript's comments and trailing commas, and without marks."""
     opening = _OPENING.match(script)
     text = script[opening.end() if opening else 0 :]
     closing = _CLOSING.search(text, max(0, len(text) - _LONGEST_CLOSING))

@@ -53,7 +53,7 @@ _DATES = {
 _TITLES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
 #: Kinds of input whose text direction a form does not send.
 _WITHOUT_DIRECTION = {*_DATES, "checkbox", "color", "file", "image", "number", "radio", "range"}
-#: Encodings of a form that this module does not support.
+#: Values of a form's `enctype` that this module does not support.
 _UNSUPPORTED_ENCODINGS = frozenset({"multipart/form-data", "text/plain"})
 _ENCODED = "application/x-www-form-urlencoded"
 
@@ -187,7 +187,7 @@ def _controls_of(form: LexborNode) -> list[_Control]:
             if is_ours:
                 controls.append(_Control(node, attributes, is_off=is_off, direction=direction))
         elif tag == "noscript" and is_inside:
-            continue  # a browser reads <noscript> as text
+            continue  # browsers read <noscript> as text
         elif tag == "form":
             is_inside = node.mem_id == form.mem_id
         elif tag == "shadow-root":
@@ -212,7 +212,7 @@ def _entries(
     field_values: Mapping[str, FieldValue],
     encoding: str,
 ) -> list[_Entry]:
-    """Return the entries of a form; values in *field_values* replace the page's values."""
+    """Return a form's names and values; values in *field_values* replace the page's values."""
     # A checked radio button unchecks all other buttons of its name.
     radio = {
         control.name: control
@@ -335,7 +335,7 @@ def _sanitized(value: str, kind: str, attributes: Mapping[str, str | None]) -> s
 
 
 def _dated(moment: re.Match[str] | None) -> str:
-    """Return a date or a time, or "" if it does not exist in the calendar."""
+    """Return a date or a time, or "" if the calendar does not have this date."""
     if moment is None:
         return ""
     parts = moment.groupdict()

@@ -28,7 +28,7 @@ class Limit:
     Raises `SettingsError` if a value is invalid.
     """
 
-    concurrency: int | None  #: requests at the same time; 0: no limit
+    concurrency: int | None  #: simultaneous requests to the host; 0: no limit
     delay: timedelta | None  #: the minimum time between two requests to the host
 
     def __init__(
@@ -51,16 +51,16 @@ class Limit:
 class HostLimit:
     """The effective limits of one host."""
 
-    concurrency: int  #: requests at the same time; 0: no limit
+    concurrency: int  #: simultaneous requests to the host; 0: no limit
     delay: float  #: seconds between the starts of two requests to the host
 
 
 class Limits:
-    """A spider's limits, ready for the search by host.
+    """A spider's limits, indexed by host.
 
     The possible keys are `shop.example.com:8080`, `shop.example.com` (on every port),
-    `*.example.com` (its subdomains without itself, on every port), and `*`. If several keys match,
-    the kind of key that is first in this list counts, and the longest `*.` key.
+    `*.example.com` (its subdomains without itself, on every port), and `*`. If several keys match a
+    host, the most specific key counts.
     """
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
@@ -68,7 +68,7 @@ class Limits:
         if not isinstance(limits, Mapping):
             raise SettingsError(f"limits is {limits!r}: write a dict of hosts and Limit(...)")
         self._hosts: dict[str, Limit] = {}  # by host
-        self._by_suffix: dict[str, Limit] = {}  # by the name after `*.`
+        self._by_suffix: dict[str, Limit] = {}
         self._other_hosts: Limit | None = None
         for key, limit in limits.items():
             if not isinstance(limit, Limit):

@@ -60,7 +60,7 @@ class LinkFilter:
         )
 
     def passes(self, url: str) -> bool:
-        """Return whether an absolute URL is followed."""
+        """Return whether the filter accepts an absolute URL."""
         if self.allow and not any(pattern.search(url) for pattern in self.allow):
             return False
         if self.deny and any(pattern.search(url) for pattern in self.deny):

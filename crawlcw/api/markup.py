@@ -1,10 +1,10 @@
 """Check a page's markup in linear time before parsing, and make its lexbor and parsel trees.
 
-A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag with thousands of
-attributes). A dense page makes a tree of seventy times its size. Because a thread that parses
-cannot be stopped, the crawl parses a *suspicious* page in a process that it can stop
-(`crawl.parsing`). Without this process the page is refused. A harmless page that looks suspicious
-costs some milliseconds, a page with few tags one count of its tags.
+Some unusual pages keep the parser lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
+with thousands of attributes). A dense page makes a tree of seventy times its size. Because a thread
+that parses cannot be stopped, the crawl parses a *suspicious* page in a process that it can stop
+(`crawl.parsing`). Without this process a suspicious page is refused. A false alarm takes some
+milliseconds. The check of a page with few tags only counts the tags.
 
 The text of a page does not always show how much memory its tree needs, and the parser has no limit.
 So the operating system limits the memory of a tree, by RLIMIT_DATA of setrlimit(2).
@@ -43,7 +43,7 @@ Kind = Literal["html", "xml"]
 MAX_NESTING = 2_000
 MAX_OPEN_FORMATTING = 500
 MAX_OPTIONS = 5_000
-#: Every further <html> or <body> adds its attributes to the first such element.
+#: Limit of <html> and <body>, because a further <body> adds its attributes to the first <body>.
 MAX_ROOTS = 2_000
 #: Maximum sum of the squared numbers of attributes: 10,000 in one tag, or 1,000 in each of 100
 #: tags.
@@ -69,10 +69,10 @@ _MAX_NULS = 1 << 16
 #: A page of up to 4,000 tags takes at most half a second if its memory is limited [measured].
 _HARMLESS_TAGS = 4_000
 #: Limit of the number of tags times the number of open tags, because for many tags the parser
-#: searches all open tags. A page of 20,000 open tags has 4 * 10**8 and takes 0.4 s [measured].
+#: searches all open tags. A page of 20,000 open tags (4 * 10**8) takes 0.4 s [measured].
 _MAX_STEPS = 250_000_000
 #: Limit of the number of tags times the number of different unclosed formatting tags, which the
-#: parser opens again for each tag. The limit allows 20 in 15,800 tags.
+#: parser opens again for each tag. The limit allows 20 unclosed tags in 15,800 tags.
 _MAX_REOPENED = 316_000
 #: Maximum number of options, <html> and <body> in a page, because each further tag costs more.
 _MAX_REPEATED = 2_000
@@ -84,7 +84,7 @@ _TREE_PER_TAG = 256
 _TREE_PER_BYTE = 2
 
 #: Tags that harmless pages always close, so each unclosed tag counts as a nesting level. On
-#: harmless pages no other tags nest deeply. `p` and `li` need no end tag, and `br` has none.
+#: harmless pages only these tags nest deeply. `p` and `li` need no end tag, and `br` has none.
 _WRAPPER = re.compile(
     rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
     rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
@@ -132,7 +132,7 @@ _START = 1024
 _PAGE = resource.getpagesize()
 #: A file of Linux, whose sixth number is the memory that RLIMIT_DATA limits, in pages.
 _MEMORY_FILE = "/proc/self/statm"
-#: Seconds between reads of the file, because each system call of a read releases the interpreter.
+#: Seconds between reads of `_MEMORY_FILE`, because a read releases the interpreter's lock.
 _MEMORY_READ_EVERY = 0.5
 _SHADOW = b"shadowrootmode"
 _TEMPLATE_OR_TEXT = re.compile(
@@ -153,7 +153,7 @@ _TEXTAREA = re.compile(rb"(<textarea)", re.IGNORECASE)
 _XML_TYPES = frozenset({"text/xml", "application/xml"})
 _XHTML = "application/xhtml+xml"
 _CDATA = rb"<!\[CDATA\[(?P<%b>(?:[^\]]++|\](?!\]>))*+)(?:\]\]>)?+"
-#: Attributes of XML: each value is quoted.
+#: Attributes of XML, whose values are quoted.
 _OF_XML = rb"(?:[^<>\"'/=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')|/(?!>))*+"
 #: Syntax that HTML reads differently from XML. Without its end a comment or CDATA extends to the
 #: page's end.
@@ -322,7 +322,7 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
 def _is_costly(body: bytes, tags: int) -> bool:
     """Return whether a body has too many costly tags (see `_COSTLY`).
 
-    *tags* is the number of tags of the whole page, because each tag opens formatting again.
+    *tags* is the number of tags of the whole page, and each tag may open formatting again.
     """
     costly_tags = [tag[0] for tag in _COSTLY.finditer(body)]
     if len(costly_tags) * tags <= _MAX_REOPENED and len(costly_tags) <= _MAX_REPEATED:
@@ -411,7 +411,7 @@ def _attribute_work(body: bytes) -> int:
             start = _TAG.search(chunk)
             if start is not None and len(chunk) - start.start() > _LONG_TAG:
                 tag = chunk[start.start() :]
-                # Count separators, not bytes, because a long value such as an image is harmless.
+                # Count separators of attributes, because one long value (an image) is harmless.
                 attributes = len(tag) - len(tag.translate(None, _BETWEEN_ATTRIBUTES))
                 work += attributes**2
     return work
@@ -437,7 +437,7 @@ def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool 
     """Return the result of *make*, which may allocate at most *extra_bytes* bytes.
 
     *make* must handle the lack of memory itself, for example by raising. If *exactly* is false, the
-    used memory of the process may be half a second old. The limit applies to all threads while
+    measured memory of the process may be half a second old. The limit applies to all threads while
     *make* runs. The memory is not limited in these cases:
 
     - outside of the main thread, because two threads would restore each other's limit
@@ -466,7 +466,7 @@ def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool 
 def _used_memory(_: int) -> int:
     """Return the bytes that RLIMIT_DATA counts, or 0 if the system does not report their number."""
     try:
-        # Open the file each time, because an inherited file has the memory of the parent process.
+        # Open the file each time, because an inherited open file shows the parent's memory.
         statm = os.open(_MEMORY_FILE, os.O_RDONLY)
     except OSError:
         return 0

@@ -3,7 +3,7 @@
 A hostile page may imitate raw text: it opens a script in an attribute, or in SVG, in which a script
 may contain tags. So `without_raw_text` reads the page tag by tag from its start. The grammar of
 this module is stricter than the grammars of lexbor (HTML 5) and of all versions of libxml2. The
-function stops at the first text on which these parsers could disagree.
+function stops at the first text that different parsers could read differently.
 
 Every repetition in a pattern is possessive, so that the time is linear. `COMMENT` and
 `TEXT_ELEMENT` follow browsers instead, for uses in which a mistake does no harm.
@@ -25,8 +25,8 @@ TEXT_ELEMENT = b"|".join(
 )
 
 _SPACE = rb"[ \t\r\n]"
-#: The attributes of old libxml2. A name such as `@click` does not match, because libxml2 then
-#: continues at the next space, even inside of quotes.
+#: Attributes as old versions of libxml2 read them. A name such as `@click` does not match, because
+#: libxml2 then continues at the next space, even inside of quotes.
 _ATTRIBUTES = (
     rb"(?:" + _SPACE + rb"++[a-z_:][a-z0-9_:.-]{0,60}+(?:" + _SPACE + rb"*+=" + _SPACE + rb"*+"
     rb"(?:\"[^\"]*+\"|'[^']*+'|[^ \t\r\n\f\"'`<>=]++))?+)*+" + _SPACE + rb"*+"
@@ -57,7 +57,7 @@ def _holding_text(*names: bytes) -> bytes:
     return b"|".join(b"<%b%b[^<]*+</%b%b" % (name, _OPEN, name, _END) for name in names)
 
 
-#: Patterns, compiled only when needed, because compiling takes 3 ms and few crawls do.
+#: Patterns that `without_raw_text` compiles, because compiling takes 3 ms and few crawls call it.
 _FOLLOWED = (
     rb"(?:[^<]++"
     rb"|</"
@@ -78,9 +78,9 @@ _FOLLOWED = (
     rb"|<!doctype(?:[^<>\"'\[]++|\"[^\"<>]*+\"|'[^'<>]*+')*+>"
     rb"|<\?xml[^<>]*+>)*+"
 )
-#: Elements with raw text. The content of such an element must not begin with `<`, because libxml2
-#: before 2.14 reads a tag there. A script must not contain both `<!--` and `<script`, because the
-#: script then ends at the second `</script>` or later.
+#: Elements with raw text. The content of a raw-text element must not begin with `<`, because
+#: libxml2 before 2.14 reads a tag there. A script must not contain both `<!--` and `<script`,
+#: because the script then ends at the second `</script>` or later.
 _RAW_TEXT = (
     rb"(?P<script><script" + _OPEN + rb")(?!<)(?:"
     rb"(?:[^<]++|<(?!/script|!--))*+</script" + _END + rb""

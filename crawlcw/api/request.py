@@ -29,8 +29,8 @@ EACH_RUN = datetime.max.replace(tzinfo=UTC)
 class Request:
     """A URL to fetch, and the spider's method that parses the page.
 
-    - *callback*, *errback*: a method of the spider, or its name. The ledger stores the method's
-      name, so that any process can continue the task.
+    - *callback*, *errback*: a method of the spider, or the method's name. The ledger stores the
+      method's name, so that any process can continue the task.
     - *body* (bytes or text), or *json* (anything JSON can hold), or *data* (form fields). *json*
       and *data* set the Content-Type and make the method POST.
     - *context*: a mapping that the callback finds unchanged in `Response.context`. The ledger
@@ -53,8 +53,8 @@ class Request:
     - *dont_filter*: make a separate task even if the URL is already known.
     - *changed*: when the page last changed, as far as is known. A page is fetched again, once in a
       run, if its last visit was before *changed*. *each_run*: fetch the page in each run.
-    - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: values of the settings with these
-      names, for this request only. A longer *timeout* also replaces `read_timeout`.
+    - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: settings for this request only. A
+      *timeout* longer than `read_timeout` also replaces `read_timeout`.
     - *max_depth*: the setting `max_depth` for this request and for all links from its page; with 0
       the links of a start URL are not followed.
 
@@ -191,7 +191,7 @@ class Request:
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """Return the request of *task*."""
+        """Return the request that *task* stores."""
         assert not isinstance(task.context, BlobRef), "a crawl has no blobs"
         # Do not check the task's values, because its request was checked when the task was made.
         request = object.__new__(cls)
@@ -235,7 +235,7 @@ class Request:
         return request
 
     def with_location(self, location: Location) -> Self:
-        """Return a copy of this request for another link of its page."""
+        """Return a copy of this request for another link of the same page."""
         twin = object.__new__(type(self))
         twin._refusal = self._refusal
         twin._location = location
@@ -269,7 +269,7 @@ class Request:
 
     def set_header(self, name: str, value: str) -> None:
         """Set a header, in place of all headers with the same name."""
-        # A spider may have assigned a mapping.
+        # A spider may have assigned a mapping to `headers`.
         headers = arguments.headers(self.headers)
         other_headers = (pair for pair in headers if pair[0].lower() != name.lower())
         self.headers = (*other_headers, *arguments.headers([(name, value)]))
@@ -323,7 +323,7 @@ class Request:
             url=location.url,
             host=location.host,
             method=self.method,
-            # A spider may have assigned a mapping.
+            # A spider may have assigned a mapping to `headers`.
             headers=arguments.headers(self.headers) if self.headers else (),
             body=self.body,
             callback=self.callback,

@@ -134,7 +134,7 @@ class Response(Document):
         #: The `playwright.async_api.Page` of a page that was rendered in a browser; it is open
         #: until the callback ends.
         self.page: Any = None
-        #: The last callback of `follow` without options, and the request to copy for it.
+        #: The last callback that `follow` got without options, and a request with this callback.
         self._template: tuple[Callback | None, Request] | None = None
 
     @property
@@ -223,7 +223,8 @@ class Response(Document):
             raise TypeError(
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )
-        # ASCII needs no encoding, and finding the encoding may require decoding the page.
+        # An ASCII address needs no encoding, and to find the encoding may require decoding the
+        # page.
         encoding = "utf-8" if href.isascii() else self._charset
         return urls.resolve(self.base_url, href, encoding=encoding)
 
@@ -252,7 +253,7 @@ class Response(Document):
     ) -> Request:
         """Return a request for a link: an address, or a node with an address in `href` or `src`.
 
-        *options* are options of `Request`. No content of a page makes this raise: a link that
+        *options* are options of `Request`. No content of a page makes `follow` raise. A link that
         cannot be fetched (`mailto:`, a broken address, a node without an address, None) gives a
         request that the crawl drops and counts.
         """
@@ -282,9 +283,8 @@ class Response(Document):
         """Return a request for each link: a node of a CSS selector, or a given node or address.
 
         The result has one request for each address. Links that cannot be fetched (`mailto:`, a
-        broken address) are only counted in `dropped`. If the setting `obey_robots` is on, and a
-        page forbids robots to follow its links, all its links are only counted too. An `<a>`
-        without `href` is not a link.
+        broken address) are only counted in `dropped`. If the setting `obey_robots` is on, all links
+        of a page with `nofollow` are only counted. An `<a>` without `href` is not a link.
 
         - *allow*, *deny*: regular expressions; `search` must find one of *allow*, and none
           of *deny*, in the absolute address.
@@ -346,8 +346,8 @@ class Response(Document):
                 continue
             if self.following.is_over:
                 self.dropped.note(TOO_MANY_LINKS, address or "")
-                # Only count the remaining links, because checking hundreds of thousands would block
-                # the loop.
+                # Only count the remaining links, because checking hundreds of thousands of links
+                # would block the event loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
             location = self._location_of(address, node)

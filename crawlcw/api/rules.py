@@ -72,7 +72,7 @@ class Rule:
             )
             Request("http://rule.invalid/", self.callback, **options)
         except (SpiderError, ValueError, TypeError) as error:
-            # Name the rule instead of `Request`, because the user wrote the arguments in the rule.
+            # Name `Rule` instead of `Request` in the message, because the user wrote a rule.
             message = str(error).removeprefix("Request")
             raise SpiderError(
                 f"Rule{message}" if message != str(error) else f"Rule: {error}"

@@ -61,7 +61,7 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
-#: Settings of Scrapy with the value that means crawlcw's default, so that a spider can omit it.
+#: Settings of Scrapy that a spider can omit at this value, because crawlcw always behaves so.
 DEFAULTS = {
     "HTTPCACHE_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": False,

@@ -1,7 +1,7 @@
 """Define the settings of a crawl, and read them from four sources.
 
 The sources are the spider's class, `[tool.crawlcw]` in pyproject.toml, the environment
-(`CRAWLCW_CONCURRENCY=50`) and `-s concurrency=50`. Each source overrides the sources before it.
+(`CRAWLCW_CONCURRENCY=50`) and `-s concurrency=50`. A later source overrides earlier sources.
 """
 
 import difflib
@@ -321,7 +321,7 @@ class Settings:
     )
 
     def __new__(cls, *_: Any, **values: Any) -> Self:
-        """Refuse an unknown name with an error that suggests the nearest setting."""
+        """Refuse an unknown setting with an error that suggests the nearest setting."""
         for name in values.keys() - {setting.name for setting in fields(cls)}:
             raise SettingsError(f"there is no setting {name!r}: {_nearest(name)}")
         return super().__new__(cls)

@@ -1,8 +1,8 @@
 """Define the kinds of settings, as descriptors that check values and read values from text.
 
-A dataclass field with such a descriptor accepts every form of a value (`"30s"`, `30`, a timedelta),
-and always stores one type. No error, log or `repr` shows a value that may hold a secret: headers, a
-login, proxies, a webhook.
+A dataclass field with a descriptor of this module accepts every form of a value (`"30s"`, `30`, a
+timedelta), and always stores one type. No error, log or `repr` shows a value that may hold a
+secret: headers, a login, proxies, a webhook.
 """
 
 import math
@@ -194,7 +194,7 @@ class SizeCeiling(SettingField[int | str | None, int | None]):
 
 
 class Choice(SettingField[str, str]):
-    """One of a few words."""
+    """A setting whose value is one of a few words."""
 
     def __init__(self, default: str, doc: str, *, choices: tuple[str, ...]) -> None:
         self.choices = choices
@@ -207,7 +207,7 @@ class Choice(SettingField[str, str]):
 
 
 class Text(SettingField[str, str]):
-    """One line of visible text."""
+    """A setting whose value is one line of visible text."""
 
     def read(self, value: str) -> str:
         if not isinstance(value, str) or not value.strip() or not value.isprintable():
@@ -267,7 +267,7 @@ class SecretProxies(tuple[Proxy, ...]):
 
 
 class SecretUrl(str):
-    """A URL whose path may have a key, and whose `repr` hides the path."""
+    """A URL that may have a secret key in its path, so `repr` hides the URL."""
 
     def __repr__(self) -> str:
         return "<a URL>"

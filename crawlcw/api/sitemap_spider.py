@@ -62,7 +62,7 @@ class SitemapEntry:
 
     url: str  #: the text of the entry; may be relative or invalid
     is_sitemap: bool = False  #: whether the entry is a sitemap, not a page
-    lastmod: datetime | None = None  #: aware; if only a day is given, its end
+    lastmod: datetime | None = None  #: aware; for a day without a time, the end of the day
     changefreq: str = ""
     priority: float | None = None
     alternates: Mapping[str, str] = field(default_factory=dict)  #: language -> URL
@@ -110,7 +110,7 @@ class SitemapSpider(Spider):
     def sitemap_request(
         self, url: str, *, nesting: int = 0, changed: datetime | None = None
     ) -> Request:
-        """Return the request for a sitemap, in each run or only if the sitemap has *changed* since.
+        """Return the request for a sitemap, to read in each run or, if given, after *changed*.
 
         *nesting* is the number of indexes that led to the sitemap.
         """

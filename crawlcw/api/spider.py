@@ -66,7 +66,7 @@ class _State:
 
 
 class Spider:
-    """The base of all spiders.
+    """The base class of all spiders.
 
     A callback is a generator, an async generator, a coroutine, or a plain function. A callback
     yields items and `Request`s, or returns an iterable of items and requests, a single item or

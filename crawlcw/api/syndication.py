@@ -73,7 +73,7 @@ def feed_of(page: Page) -> list[FeedEntry]:
 
 
 def entry_of(record: Record) -> FeedEntry:
-    """Return the entry in a record of a feed."""
+    """Return a record of a feed as a `FeedEntry`."""
     identity = record.text("id", "guid")
     link = _link(record)
     published = date_in(record.text("published", "pubdate", "dc:date", "issued"))
@@ -126,7 +126,7 @@ def date_in(text: str) -> datetime | None:
 
 
 def latest_in(text: str) -> datetime | None:
-    """Return the time in *text* like `date_in`, but for a day, month or year its end."""
+    """Return the time in *text* like `date_in`, but the end of a day, month or year."""
     span = _span(text.strip()[:64])
     return None if span is None else span[1]
 

@@ -28,7 +28,7 @@ class EscapedError(Exception):
     """User code raised an error that would end the process or the asyncio task of the call."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)  # for errors of other processes
+        super().__init__(error)  # makes the error picklable
         self.error = error
 
 
@@ -158,10 +158,10 @@ class Cancellation:
 async def time_limit(
     called: Called, seconds: float, *, stalled: Callable[[float], float]
 ) -> AsyncIterator[None]:
-    """Cancel the `with` block after *seconds* with a `TimeoutError` that names *called*; 0: never.
+    """Cancel the `with` block after *seconds* with a `TimeoutError` that names *called*.
 
-    *stalled* returns the seconds that the event loop stood still since a time of the loop's clock;
-    these seconds do not count.
+    No time limit applies if *seconds* is 0. *stalled* returns the seconds that the event loop stood
+    still since a time of the loop's clock; these seconds do not count.
     """
     if not seconds:
         yield

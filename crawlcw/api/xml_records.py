@@ -35,7 +35,7 @@ _DEEPEST = 100
 #: token from its start again with each piece (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
 #: Limits of a record for the characters of its texts and attributes, and for the number of its
-#: fields. A value over a limit is left out completely, never cut.
+#: fields. A text or attribute over a limit is left out completely, never cut.
 _LONGEST_RECORD = 1 << 18
 _MAX_FIELDS = 1000
 #: Maximum length of a base URL in characters, because each link is joined to its base.
@@ -111,7 +111,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
 class Field:
     """A child element of a record; `text` includes the text of the child's own children."""
 
-    name: str  #: a prefix remains if it is not the record's: `dc:date`
+    name: str  #: without the record's prefix, but with any other prefix (`dc:date`)
     attributes: Mapping[str, str]
     text: str = ""
 
@@ -120,8 +120,8 @@ class Field:
 class Record:
     """One record."""
 
-    name: str  #: in lower case, without a prefix
-    root: str  #: the root element's name, like `name`
+    name: str  #: the element's name in lower case, without a prefix
+    root: str  #: the root element's name in lower case, without a prefix
     attributes: Mapping[str, str]
     content: str = ""  #: text without fields
     base: str = ""  #: the `xml:base` of the record's links; may be relative

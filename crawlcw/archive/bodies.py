@@ -44,11 +44,11 @@ OPEN = ".open"
 LARGEST_FILE = 1 << 30
 _GZIP = zlib.MAX_WBITS + 16
 _PIECE = 1 << 20
-#: Bodies of at least this many bytes are compressed in a thread, so that they do not block the
+#: Size in bytes from which a thread compresses a body, so that a large body does not block the
 #: event loop. For smaller bodies the switch to a thread would take too long.
 _LARGE = 1 << 17
 _THREADS = 2
-#: Number of buffered bytes from which pages are written before their outcomes need it.
+#: Number of buffered bytes from which `keep` writes pages without waiting for a `sync`.
 _MOST_WAITING = 8 << 20
 
 
@@ -209,7 +209,7 @@ class WarcFiles:
         self._largest = largest
         self._turn = threading.Lock()  #: guards the buffers
         self._writing = threading.Lock()
-        self._files: list[_OpenFile] = []  #: the current file is last
+        self._files: list[_OpenFile] = []  #: the last is current
         self._number = 0
         self._appended = self._synced = 0  #: numbers of `append` calls
         self._lost: OSError | None = None  #: of a failed write
@@ -324,7 +324,7 @@ class _OpenFile:
             # Only the user may read the folder, because pages may hold secrets.
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._stream is None:
-            # A process that repairs files may lock the new file first, and delete it as empty.
+            # Try again if a process that repairs files has locked the new file and deletes it.
             self._stream = locked(self._path, mode=0o600)
         descriptor, remainder = self._stream.fileno(), memoryview(content)
         try:
