@@ -5,25 +5,22 @@ no crawler. Another package can offer a store by an entry point in the group `cr
 name is the scheme of URLs and whose value is the ledger class.
 """
 
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import anyio
 
+from crawlcw import extensions
 from crawlcw.api.settings import Settings
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.sanitize import describe_error
 
-#: Group of the entry points by which packages offer stores.
-STORES = "crawlcw.stores"
 _METHODS = "`open`, `open_existing`, `recorded_names` and `discard`"
 #: Path in the URL of a temporary SQLite ledger.
 _IN_MEMORY = Path(":memory:")
-_BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
+BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
 
@@ -172,26 +169,24 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
 
 def schemes() -> list[str]:
     """Return the URL schemes of all ledgers, both built-in and from installed packages."""
-    return [*_BUILT_IN, *sorted({entry_point.name for entry_point in entry_points(group=STORES)})]
+    return [*BUILT_IN, *extensions.names(extensions.STORES)]
+
+
+def store(scheme: str) -> Opener | None:
+    """Return the class that an installed package offers for *scheme*; None: no package offers one.
+
+    Raises `UsageError` if the class cannot be loaded or lacks a method.
+    """
+    opener = extensions.load(extensions.STORES, scheme)
+    if opener is not None and not isinstance(opener, Opener):
+        raise UsageError(f"the store of {scheme}:// cannot be used: it needs {_METHODS}")
+    return opener
 
 
 def _registered_opener(url: str) -> Opener | None:
     """Return the class that an entry point offers for *url*, or None for a built-in store."""
     scheme = url.partition("://")[0]
-    if scheme in _BUILT_IN:
-        return None
-    for entry_point in entry_points(group=STORES, name=scheme):
-        message = f"the store of {scheme}:// ({entry_point.value}) cannot be used"
-        try:
-            opener = entry_point.load()
-        except LedgerConfigurationError:
-            raise
-        except Exception as error:  # because another package may raise any error
-            raise LedgerConfigurationError(f"{message}: {describe_error(error)}") from error
-        if not isinstance(opener, Opener):
-            raise LedgerConfigurationError(f"{message}: it needs {_METHODS}")
-        return opener
-    return None
+    return None if scheme in BUILT_IN else store(scheme)
 
 
 def _path(url: str) -> Path | None:

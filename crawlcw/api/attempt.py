@@ -21,13 +21,11 @@ import yarl
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import PageSession, Response
-from crawlcw.errors import SettingsError, SpiderError
+from crawlcw.errors import SettingsError, SpiderError, UsageError
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import describe_error
 from crawlcw.model.values import frozen
-
-LAYER_GROUP = "crawlcw.layers"
 
 
 class Purpose(StrEnum):
@@ -295,21 +293,18 @@ def _loaded_layer(name: str) -> Layer:
             for attribute_name in attribute.split("."):
                 target = getattr(target, attribute_name)
         else:
-            # Import `entry_points` late, because the import takes 8 ms and few crawls need it.
-            from importlib.metadata import entry_points
+            # Import `extensions` late, because the import takes 8 ms and few crawls need it.
+            from crawlcw import extensions
 
-            entry_point_by_name = {
-                entry_point.name: entry_point for entry_point in entry_points(group=LAYER_GROUP)
-            }
-            if name not in entry_point_by_name:
-                known_names = ", ".join(sorted(entry_point_by_name)) or "none is installed"
+            target = extensions.load(extensions.LAYERS, name)
+            if target is None:
+                known_names = ", ".join(extensions.names(extensions.LAYERS)) or "none is installed"
                 raise SettingsError(
                     f"setting layers: {name!r} is neither package.module:Layer nor an entry "
-                    f"point of {LAYER_GROUP} ({known_names})"
+                    f"point of {extensions.LAYERS} ({known_names})"
                 )
-            target = entry_point_by_name[name].load()
         layer: Layer = target() if isinstance(target, type) else target
-    except SettingsError:
+    except UsageError:
         raise
     except Exception as error:  # the user's code may raise anything
         message = f"setting layers: {name!r} cannot be loaded: {describe_error(error)}"

@@ -40,7 +40,7 @@ from crawlcw.errors import (
     LedgerUnavailableError,
     UsageError,
 )
-from crawlcw.model.sanitize import printable
+from crawlcw.model.sanitize import describe_error, printable
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ GARBAGE_AFTER = (10_000, 20, 20)
 _FREED_ONCE = 8 << 20
 
 #: Commands and their lines in `--help`, because loading all modules for these lines would be slow.
-_COMMANDS = {
+COMMANDS = {
     "demo": "Crawl a bundled bookshop, offline.",
     "new": "Write a first spider file.",
     "check": "Check a spider for mistakes, without a request.",
@@ -86,6 +86,7 @@ _COMMANDS = {
     "doctor": "Check the invariants of a ledger.",
     "list": "List the spiders in ./spiders.",
     "settings": "List every setting.",
+    "plugins": "List the extensions of installed packages.",
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
@@ -132,7 +133,7 @@ class _Commands(click.Group):
     """The group of all commands, which loads a command's module on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        return list(_COMMANDS)
+        return [*COMMANDS, *_installed_commands()]
 
     def format_commands(
         self,
@@ -140,7 +141,12 @@ class _Commands(click.Group):
         formatter: click.HelpFormatter,
     ) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(list(COMMANDS.items()))
+        if commands := _installed_commands():
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl(
+                    [(name, f"From {package}.") for name, package in commands.items()]
+                )
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:
@@ -155,13 +161,27 @@ class _Commands(click.Group):
         except BrokenPipeError:
             # Do not let click handle the error, because click would exit with 1.
             raise _ReaderGoneError from None
+        except (click.ClickException, click.exceptions.Exit, click.Abort, CrawlcwError):
+            raise
+        except Exception as error:
+            name = ctx.invoked_subcommand
+            if name is None or name in COMMANDS:
+                raise
+            package = _installed_commands()[name]
+            logger.debug("a command failed", exc_info=True, extra={"event": "command_failed"})
+            raise UsageError(
+                f"the command {name!r} of {package} failed: {describe_error(error)}"
+            ) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        matches = [] if name in _COMMANDS else difflib.get_close_matches(name, _COMMANDS, n=1)
-        if matches and not ctx.resilient_parsing:
+        if name in COMMANDS or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        known_names = self.list_commands(ctx)
+        matches = difflib.get_close_matches(name, known_names, n=1)
+        if matches and name not in known_names:
             raise click.UsageError(f"there is no command {name!r}: did you mean {matches[0]}?", ctx)
         return super().resolve_command(ctx, args)
 
@@ -170,8 +190,8 @@ class _Commands(click.Group):
         ctx: click.Context,  # noqa: ARG002  # click's signature
         cmd_name: str,
     ) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
+        if cmd_name not in COMMANDS:
+            return installed_command(cmd_name)
         module = importlib.import_module(f"crawlcw.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
         gc.enable()
         (command,) = (
@@ -182,6 +202,35 @@ class _Commands(click.Group):
         command.epilog = epilog(cmd_name)
         offer(command)
         return command
+
+
+def _installed_commands() -> dict[str, str]:
+    """Return the packages of the commands that other packages add, by name."""
+    from crawlcw import extensions  # it takes 8 ms to load, and most commands do not need it
+
+    commands: dict[str, str] = {}
+    for entry_point in extensions.installed(extensions.COMMANDS):
+        if entry_point.name not in COMMANDS:
+            commands.setdefault(entry_point.name, extensions.package(entry_point))
+    return commands
+
+
+def installed_command(name: str) -> click.Command | None:
+    """Return the command that another package adds; None: no installed package has it.
+
+    Raises `UsageError` if it cannot be loaded or is not a command of click.
+    """
+    from crawlcw import extensions
+
+    command = extensions.load(extensions.COMMANDS, name)
+    if command is None:
+        return None
+    if not isinstance(command, click.Command):
+        raise UsageError(
+            f"the command {name!r} of {_installed_commands()[name]} is not a `click.Command`"
+        )
+    offer(command)
+    return command
 
 
 @click.group(

@@ -7,14 +7,15 @@ import asyncio
 import difflib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, aclosing, closing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
 from crawlcw.errors import UsageError
 from crawlcw.feeds import forms
-from crawlcw.feeds.target import Target, naming, opened
+from crawlcw.feeds.output import Output
+from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record, Status
@@ -49,46 +50,48 @@ async def export(
 ) -> int:
     """Write the items to all *targets*, each completely or not at all; return the number of items.
 
-    `-` is *stdout*. Raises `UsageError` if a target cannot be written.
+    `-` is *stdout*. Raises `UsageError` if a target cannot be written. If the writer of another
+    package fails, the other targets are complete before this error.
     """
     count = 0
     unseen_fields, names = set(selection.fields or ()), set[str]()
     columns = selection.fields
     if columns is not None and selection.with_meta:
         columns = [*columns, "_url", "_fetched_at"]
+    outputs = [
+        Output(target, columns=columns, defuse=selection.defuse, stdout=stdout)
+        for target in targets
+    ]
     with ExitStack() as stack:
-        outputs: list[tuple[Target, forms.JsonLines]] = []
-        for target in targets:
-            stream = stack.enter_context(opened(target, stdout=stdout))
-            form = forms.form_of(target.format, stream, columns=columns, defuse=selection.defuse)
-            outputs.append((target, stack.enter_context(closing(form))))
+        for output in outputs:
+            stack.enter_context(output)
         async for row in _rows(ledger, selection):
             item = fields_of(row, selection)
             if unseen_fields:
                 unseen_fields -= item.keys()
                 names.update(row.item if count < _BATCH_SIZE else ())
-            for target, form in outputs:
-                with naming(target):
-                    form.write(item)
+            for output in outputs:
+                output.write(item)
             count += 1
             if count % _BATCH_SIZE == 0:
                 # A ledger in memory never suspends this task, so let the event loop handle signals.
                 await asyncio.sleep(0)
-        for target, form in outputs:
-            with naming(target):
-                form.finish()
+        for output in outputs:
+            output.finish()
     for name in sorted(unseen_fields if count else ()):
         close_names = difflib.get_close_matches(name, names, n=1)
         hint = f": did you mean {close_names[0]}?" if close_names else ""
         message = f"no exported item has the field {name!r}{hint}"
         logger.warning("%s", printable(message), extra={"event": "no_such_field", "field": name})
+    if failures := [output.failure for output in outputs if output.failure]:
+        raise UsageError("; ".join(failures))
     return count
 
 
 def check(targets: Sequence[Target]) -> None:
     """Raise `UsageError` if one of *targets* cannot be written, or two targets are the same."""
     for target in targets:
-        forms.check(target.format)
+        forms.writer_class(target.format)
         target.check()
     names = [target.location for target in targets]
     if duplicate := next((name for name in names if names.count(name) > 1), None):

@@ -1,29 +1,52 @@
-"""Export formats: writers of items to a byte stream."""
+"""Formats of feeds: writers of items to a byte stream.
+
+Another package offers a format by an entry point of the group `crawlcw.feeds`. Its name is the
+format and the extension of the files, and its value is a class of the shape `FeedWriter`.
+"""
 
 import csv
 import io
-import itertools
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
+from crawlcw import extensions
 from crawlcw.errors import UsageError
 from crawlcw.feeds.escaping import escape_cell, escape_json, visible_cell
 from crawlcw.model import values
 
-#: Number of rows in a row group of a Parquet file.
-_ROW_GROUP = 5_000
 #: Characters that start a formula in a spreadsheet (CWE-1236), including full-width forms.
 _FORMULA = re.compile(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\Z")
 
 
+@runtime_checkable
+class FeedWriter(Protocol):
+    """Writes items in one format to a byte stream.
+
+    `crawlcw` calls the class as `Writer(stream, columns=columns)`. *stream* is binary and open for
+    writing. *columns* are the values of `--fields`, or None for all fields.
+    """
+
+    def write(self, item: Mapping[str, Any]) -> None:
+        """Write the next item: its values are those of JSON, dates and bytes.
+
+        Items may have different fields.
+        """
+
+    def finish(self) -> None:
+        """Complete the content and leave the stream open. Called once, if no write has failed."""
+
+    def close(self) -> None:
+        """Release temporary files. Called once, also after a failure."""
+
+
 class JsonLines:
     """Writer of JSON Lines, which has one item on each line (https://jsonlines.org)."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None = None) -> None:  # noqa: ARG002
         self._stream = stream
 
     def write(self, item: Mapping[str, Any]) -> None:
@@ -52,7 +75,7 @@ class Json(JsonLines):
         self._stream.write(b"[]\n" if self._opening == b"[\n" else b"\n]\n")
 
 
-class _Table(JsonLines):
+class Table(JsonLines):
     """Base of table writers, which keep the rows on disk until all columns are known.
 
     The columns are *columns*, or the fields of all items in the order of their appearance.
@@ -90,7 +113,7 @@ class _Table(JsonLines):
         self._file.close()
 
 
-class Csv(_Table):
+class Csv(Table):
     """Writer of a CSV table (RFC 4180) in UTF-8, with the columns of all items.
 
     Lists and objects are written as JSON. With *defuse*, cells that look like formulas are escaped,
@@ -98,7 +121,9 @@ class Csv(_Table):
     escaped, because a line end would look like a new row.
     """
 
-    def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool) -> None:
+    def __init__(
+        self, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool = True
+    ) -> None:
         super().__init__(stream, columns=columns)
         self._is_seen = stream.isatty()
         self._defuse = defused if defuse else str
@@ -120,80 +145,25 @@ class Csv(_Table):
         return self._defuse(visible_cell(text) if self._is_seen else escape_cell(text))
 
 
-class Parquet(_Table):
-    """Writer of an Apache Parquet table, whose columns have types; needs pyarrow.
-
-    The type of a column is bool, int64 or double if all its values have this type, otherwise
-    string. Lists and objects are written as JSON. A column of integers and fractions has the type
-    string if a double cannot represent one of its integers.
-    """
-
-    def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
-        super().__init__(stream, columns=columns)
-        self._kinds: dict[str, set[type]] = {}
-        self._inexact: set[str] = set()  #: columns with an integer that no float can represent
-
-    def write(self, item: Mapping[str, Any]) -> None:
-        """Store the item until all columns and their types are known."""
-        super().write(item)
-        for name, value in item.items():
-            if value is not None:
-                self._kinds.setdefault(name, set()).add(type(value))
-                if type(value) is int and int(float(value)) != value:
-                    self._inexact.add(name)
-
-    def finish(self) -> None:
-        """Write the table."""
-        import pyarrow
-        from pyarrow import parquet
-
-        types = {name: self._type(name) for name in self.columns}
-        arrow = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
-        schema = pyarrow.schema([(n, arrow.get(t, pyarrow.string())) for n, t in types.items()])
-        with parquet.ParquetWriter(self._stream, schema) as table:
-            rows = self.rows()
-            while batch := list(itertools.islice(rows, _ROW_GROUP)):
-                columns = {n: [_typed(row.get(n), t) for row in batch] for n, t in types.items()}
-                table.write_table(pyarrow.table(columns, schema=schema))
-
-    def _type(self, name: str) -> type:
-        kinds = self._kinds.get(name, set())
-        if len(kinds) == 1:
-            (kind,) = kinds
-            return kind if kind in (bool, int, float) else str
-        return float if kinds == {int, float} and name not in self._inexact else str
+_BUILT_IN: dict[str, Callable[..., FeedWriter]] = {
+    "jsonl": JsonLines,
+    "json": Json,
+    "csv": Csv,
+}
 
 
-def check(form: str) -> None:
-    """Raise `UsageError` if *form* needs a library that is not installed."""
-    if form == "parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            raise UsageError(
-                "Parquet needs pyarrow: install it with `pip install 'crawlcw[parquet]'`"
-            ) from None
-
-
-def form_of(
-    name: str, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool
-) -> JsonLines:
-    """Return the writer for a format of `target.FORMATS`."""
-    match name:
-        case "json":
-            return Json(stream)
-        case "csv":
-            return Csv(stream, columns=columns, defuse=defuse)
-        case "parquet":
-            return Parquet(stream, columns=columns)
-        case _:
-            return JsonLines(stream)
-
-
-def _typed(value: Any, kind: type) -> Any:
-    if value is None:
-        return None
-    return text_of(value) if kind is str else kind(value)
+def writer_class(name: str) -> Callable[..., FeedWriter]:
+    """Return the writer of the format *name*; raises `UsageError` if it cannot be loaded."""
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    writer = extensions.load(extensions.FEEDS, name)
+    if writer is None:
+        raise UsageError(f"no installed package writes {name!r}: `crawlcw plugins` lists the feeds")
+    if not isinstance(writer, type) or not issubclass(writer, FeedWriter):
+        raise UsageError(
+            f"the feed {name!r} cannot be used: write a class with `write`, `finish` and `close`"
+        )
+    return writer
 
 
 def text_of(value: Any) -> str:

@@ -21,14 +21,12 @@ else:
     from backports import zstd
 
 STDOUT = "-"
-FORMATS = ("jsonl", "json", "csv", "parquet")
+#: The formats that need no other package.
+BUILT_IN = ("jsonl", "json", "csv")
+#: Extensions that are not the name of their format.
 _EXTENSIONS = {
-    ".jsonl": "jsonl",
     ".jl": "jsonl",
     ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
 }
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -38,7 +36,7 @@ class Target:
     """Location, format and compression of an export."""
 
     location: str  #: a path, a URL such as `s3://bucket/key`, or `-` for stdout
-    format: str  #: one of `FORMATS`
+    format: str  #: one of `format_names`
     compression: str | None = None  #: `gzip`, `zstd` or None
 
     @property
@@ -60,8 +58,9 @@ class Target:
         name, colon, form = text.partition(":")
         if name == STDOUT and (colon or not form):
             form = form if colon else "jsonl"
-            if form not in FORMATS:
-                raise UsageError(f"{form!r} is not a format: write -:{', -:'.join(FORMATS)}")
+            if form not in BUILT_IN and form not in format_names():
+                formats = ", -:".join(format_names())
+                raise UsageError(f"{form!r} is not a format: write -:{formats}")
             return cls(location=STDOUT, format=form)
         path = Path(text)
         try:
@@ -74,15 +73,17 @@ class Target:
         *_, suffix = path.suffixes[-1:] or [""]
         compression = _COMPRESSIONS.get(suffix.lower())
         extension = (path.with_suffix("").suffix if compression else suffix).lower()
-        if extension not in _EXTENSIONS:
+        form = _EXTENSIONS.get(extension, extension.removeprefix("."))
+        if form not in BUILT_IN and form not in format_names():
+            *names, last_name = (f".{name}" for name in format_names())
             raise UsageError(
-                f"{text!r} has no known format: end the name with .jsonl, .json, .csv or .parquet, "
+                f"{text!r} has no known format: end the name with {', '.join(names)} or "
+                f"{last_name}, "
                 "and then with .gz or .zst to compress it"
             )
-        target = cls(location=text, format=_EXTENSIONS[extension], compression=compression)
-        if target.format == "parquet" and compression:
+        if form == "parquet" and compression:
             raise UsageError(f"{text!r}: a Parquet file is already compressed: remove {suffix}")
-        return target
+        return cls(location=text, format=form, compression=compression)
 
     def check(self) -> None:
         """Raise `UsageError` before a crawl spends hours if its target cannot be written.
@@ -93,6 +94,14 @@ class Target:
             filesystem(self.location)
         elif not self.is_stdout:
             _check_file(Path(self.location))
+
+
+def format_names() -> list[str]:
+    """Return the names of all formats: of the built-in writers, and of installed packages."""
+    # Import it in this function: it takes 8 ms to load, and most crawls use a built-in format.
+    from crawlcw import extensions
+
+    return [*BUILT_IN, *(n for n in extensions.names(extensions.FEEDS) if n not in BUILT_IN)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from crawlcw.feeds import forms
-from crawlcw.feeds.forms import form_of
+from crawlcw.feeds.forms import writer_class
 
 pytestmark = pytest.mark.quick
 
@@ -28,7 +28,7 @@ def written(
     name: str, items: list[dict[str, Any]], *, columns: Sequence[str] | None = None, **options: Any
 ) -> bytes:
     stream = io.BytesIO()
-    form = form_of(name, stream, columns=columns, defuse=options.get("defuse", True))
+    form = writer_class(name)(stream, columns=columns, **options)
     for item in items:
         form.write(item)
     form.finish()
@@ -70,7 +70,7 @@ def test_on_a_terminal_each_row_of_a_table_is_one_line_that_acts_on_nothing():
             return True
 
     stream = Terminal()
-    form = form_of("csv", stream, columns=None, defuse=True)
+    form = writer_class("csv")(stream, columns=None)
     form.write({"title": "a\r\nforged\x1b[2J", "n": 1})
     form.finish()
     form.close()

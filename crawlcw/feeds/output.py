@@ -1,0 +1,86 @@
+"""One output of an export: a target and the writer of its format."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from crawlcw.errors import UsageError
+from crawlcw.feeds.forms import Csv, writer_class
+from crawlcw.feeds.target import Target, naming, opened
+from crawlcw.model.sanitize import describe_error
+
+logger = logging.getLogger(__name__)
+
+
+class Output:
+    """A target and its writer; as a context manager it opens and closes both.
+
+    An error of another package's writer ends this output only: its file does not appear, and
+    `failure` says why. Raises `UsageError` if the target cannot be written.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        columns: Sequence[str] | None,
+        defuse: bool,
+        stdout: BinaryIO,
+    ) -> None:
+        self.failure: str | None = None  #: the error of another package's writer
+        self._target = target
+        self._options: dict[str, Any] = {"columns": columns}
+        self._stdout = stdout
+        self._resources = ExitStack()
+        self._writer_class = writer_class(target.format)
+        if self._writer_class is Csv:
+            self._options["defuse"] = defuse
+
+    def __enter__(self) -> Self:
+        stream = self._resources.enter_context(opened(self._target, stdout=self._stdout))
+        with self._caught():
+            self._writer = self._writer_class(stream, **self._options)
+            self._resources.callback(self._writer.close)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._caught():
+            self._resources.__exit__(kind, error, traceback)
+
+    def write(self, item: Mapping[str, Any]) -> None:
+        """Write the next item; after a failure this does nothing."""
+        if self.failure is None:
+            with self._caught():
+                self._writer.write(item)
+
+    def finish(self) -> None:
+        """Complete the content; after a failure this does nothing."""
+        if self.failure is None:
+            with self._caught():
+                self._writer.finish()
+
+    @contextmanager
+    def _caught(self) -> Iterator[None]:
+        """Catch an error of another package's writer within the block, and discard the file."""
+        try:
+            with naming(self._target):
+                yield
+        except (UsageError, BrokenPipeError):
+            raise
+        except Exception as error:
+            if self._writer_class.__module__.startswith("crawlcw."):
+                raise
+            self.failure = (
+                f"cannot write {self._target.location}: the feed {self._target.format!r} failed: "
+                f"{describe_error(error)}"
+            )
+            logger.debug("a feed failed", exc_info=True, extra={"event": "feed_failed"})
+            with suppress(Exception):
+                self._resources.__exit__(type(error), error, error.__traceback__)
