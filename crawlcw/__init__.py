@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from crawlcw.errors import StopCrawl as StopCrawl
     from crawlcw.errors import UsageError as UsageError
     from crawlcw.errors import XmlError as XmlError
+    from crawlcw.feeds.forms import FeedWriter as FeedWriter
     from crawlcw.fetch.transport import AiohttpDownloader as AiohttpDownloader
     from crawlcw.ledger.kind import LedgerKind as LedgerKind
     from crawlcw.ledger.protocol import Ledger as Ledger
@@ -79,6 +80,7 @@ _EXPORTS = {
         "UsageError",
         "XmlError",
     ),
+    "crawlcw.feeds.forms": ("FeedWriter",),
     "crawlcw.fetch.transport": ("AiohttpDownloader",),
     "crawlcw.ledger.kind": ("LedgerKind",),
     "crawlcw.ledger.protocol": ("Ledger",),

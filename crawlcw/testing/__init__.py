@@ -1,6 +1,17 @@
-"""Test spiders without a network, and custom downloaders and layers against their contracts."""
+"""Test spiders without a network, and extensions against their contracts."""
 
+from crawlcw.testing.command_contract import CommandContract
 from crawlcw.testing.contracts import DownloaderContract, LayerContract
+from crawlcw.testing.feed_contract import FeedContract
 from crawlcw.testing.replay import Replay, ReplayDownloader
+from crawlcw.testing.store_contract import StoreContract
 
-__all__ = ["DownloaderContract", "LayerContract", "Replay", "ReplayDownloader"]
+__all__ = [
+    "CommandContract",
+    "DownloaderContract",
+    "FeedContract",
+    "LayerContract",
+    "Replay",
+    "ReplayDownloader",
+    "StoreContract",
+]

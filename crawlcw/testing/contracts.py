@@ -15,6 +15,7 @@ downloader starts its own server on 127.0.0.1.
 import asyncio
 import gzip
 import json
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial, update_wrapper
@@ -22,13 +23,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, ClassVar
 
-from crawlcw.api.attempt import Attempt, Downloader, Layer, Next, Purpose, check_layers
+from crawlcw.api.attempt import (
+    Attempt,
+    Downloader,
+    Layer,
+    Next,
+    Purpose,
+    Session,
+    check_layers,
+    layer_name,
+)
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model import urls
+from crawlcw.model.identities import Identity
 
 _LIMIT = 64 << 10
 #: The timeout of a test in seconds, far above the duration of any test.
@@ -38,7 +49,7 @@ _PAGE = b"<p>a page</p>"
 _URL = "http://site.example/page"
 
 
-def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
+def contract_test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
     """Return *check* as a test method without arguments, which the contract's `_run` executes."""
 
     def test(contract: Any) -> None:
@@ -63,7 +74,7 @@ class DownloaderContract:
         """Return the downloader to test, which may use *default*, as in `Spider.downloader`."""
         return default
 
-    @_test
+    @contract_test
     async def test_a_page_arrives_complete(self, downloader: Downloader, origin: str) -> None:
         """The response has the status, headers by lower-case name, the body and the URL."""
         request = Request(f"{origin}/page")
@@ -75,14 +86,14 @@ class DownloaderContract:
         assert response.truncated is None, "nothing was cut off"
         assert response.elapsed.total_seconds() >= 0
 
-    @_test
+    @contract_test
     async def test_the_url_argument_is_fetched(self, downloader: Downloader, origin: str) -> None:
         """The downloader fetches *url*, which differs from the request's URL after a redirect."""
         url = f"{origin}/page"
         response = await downloader.fetch(Request(f"{origin}/status/500"), url=url)
         assert (response.status, response.url) == (200, url)
 
-    @_test
+    @contract_test
     async def test_method_headers_and_body_are_sent(
         self, downloader: Downloader, origin: str
     ) -> None:
@@ -96,7 +107,7 @@ class DownloaderContract:
         assert echo["headers"].get("x-own") == "mine"
         assert echo["body"] == "00ff"
 
-    @_test
+    @contract_test
     async def test_every_status_is_a_response(self, downloader: Downloader, origin: str) -> None:
         """The downloader returns a response of any status, and the crawl decides about errors."""
         for status in (201, 204, 301, 404, 429, 500, 503):
@@ -104,7 +115,7 @@ class DownloaderContract:
             response = await downloader.fetch(Request(url), url=url)
             assert response.status == status
 
-    @_test
+    @contract_test
     async def test_a_redirect_is_returned_and_not_followed(
         self, downloader: Downloader, origin: str
     ) -> None:
@@ -114,13 +125,13 @@ class DownloaderContract:
         assert (response.status, response.url) == (302, url)
         assert response.headers.get("location") == "/page"
 
-    @_test
+    @contract_test
     async def test_a_compressed_body_is_decoded(self, downloader: Downloader, origin: str) -> None:
         """`Content-Encoding` is decoded."""
         url = f"{origin}/gzip"
         assert (await downloader.fetch(Request(url), url=url)).body == _PAGE
 
-    @_test
+    @contract_test
     async def test_a_body_over_the_limit_is_truncated(
         self, downloader: Downloader, origin: str
     ) -> None:
@@ -130,7 +141,7 @@ class DownloaderContract:
             assert len(response.body) <= _LIMIT, "the body is at most max_body"
             assert response.truncated, "`truncated` says why the body is not whole"
 
-    @_test
+    @contract_test
     async def test_a_failure_raises_fetch_error(self, downloader: Downloader, origin: str) -> None:
         """`FetchError` for a refused or closed connection, an incomplete body, and a timeout."""
         refused_url = "http://127.0.0.1:1/"
@@ -141,7 +152,7 @@ class DownloaderContract:
                 continue
             raise AssertionError(f"{url} has no valid response, but fetch() raised no FetchError")
 
-    @_test
+    @contract_test
     async def test_a_cancellation_passes_through(self, downloader: Downloader, origin: str) -> None:
         """If the crawl cancels a fetch, the fetch ends and the downloader still works."""
         url = f"{origin}/silence"
@@ -154,7 +165,7 @@ class DownloaderContract:
         response = await downloader.fetch(Request(f"{origin}/page"), url=f"{origin}/page")
         assert response.body == _PAGE, "and the downloader still works"
 
-    @_test
+    @contract_test
     async def test_concurrent_requests_get_their_own_responses(
         self, downloader: Downloader, origin: str
     ) -> None:
@@ -164,7 +175,7 @@ class DownloaderContract:
         assert [response.body for response in responses] == [b"%d" % n for n in range(_REQUESTS)]
         assert [response.url for response in responses] == urls
 
-    @_test
+    @contract_test
     async def test_it_can_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
         """The crawl can close a downloader that was never used, or is closed already."""
         await downloader.close()
@@ -255,7 +266,7 @@ class LayerContract:
         """A layer is an object, not a class, with an `async` method of three arguments."""
         check_layers([self.layer()], type(self).__name__)
 
-    @_test
+    @contract_test
     async def test_concurrent_requests_get_their_own_responses(self, layer: Layer) -> None:
         """Each of many concurrent requests through a layer gets its own response."""
 
@@ -272,7 +283,7 @@ class LayerContract:
 
         await asyncio.gather(*map(check_request, range(_REQUESTS)))
 
-    @_test
+    @contract_test
     async def test_it_requests_the_same_origin_only(self, layer: Layer) -> None:
         """A layer sends no request to another origin, which has its own robots.txt and secrets."""
         requested_urls: list[str] = []
@@ -284,7 +295,7 @@ class LayerContract:
         await _response_of(layer, _URL, next_layer)
         assert {urls.origin_of(url) for url in requested_urls} <= {urls.origin_of(_URL)}
 
-    @_test
+    @contract_test
     async def test_the_task_keeps_its_request(self, layer: Layer) -> None:
         """A layer does not change the first request of an attempt, which a retry sends again."""
 
@@ -296,7 +307,7 @@ class LayerContract:
         await _result(layer(Attempt(request=first_request), sent_request, next_layer))
         assert (first_request.url, dict(first_request.headers)) == (_URL, {"X-Own": "mine"})
 
-    @_test
+    @contract_test
     async def test_a_failure_stays_a_failure(self, layer: Layer) -> None:
         """After a failure a layer returns a response or raises an allowed exception."""
 
@@ -305,7 +316,7 @@ class LayerContract:
 
         await _response_of(layer, _URL, next_layer)
 
-    @_test
+    @contract_test
     async def test_a_cancellation_passes(self, layer: Layer) -> None:
         """If the crawl cancels an attempt, the layer ends and does not catch the cancellation."""
         started = asyncio.Event()
@@ -324,6 +335,29 @@ class LayerContract:
             await asyncio.wait([layer_task])
             assert layer_task.cancelled(), "the layer caught the cancellation"
 
+    @contract_test
+    async def test_a_cache_keeps_sessions_apart(self, layer: Layer) -> None:
+        """Warn if the layer answers a session's request with the page of another session.
+
+        A page may have the data of the logged-in user. Use `attempt.session` in the cache's key.
+        """
+        requested_sessions: list[str] = []
+
+        async def next_layer(attempt: Attempt, request: Request) -> Response:
+            assert attempt.session is not None
+            requested_sessions.append(attempt.session.identity.name)
+            return Response(request.url, request=request, body=b"<p>a page</p>")
+
+        for name in ("first", "second"):
+            session = Session(identity=Identity(name=name), jar=None)
+            await _response_of(layer, _URL, next_layer, session=session)
+        if requested_sessions == ["first"]:
+            warnings.warn(
+                f"{layer_name(layer)} mixes sessions: it answered a request of one session with "
+                "the response for another session",
+                stacklevel=2,
+            )
+
     async def _run(self, check: Callable[[Layer], Awaitable[None]]) -> None:
         await check(self.layer())
 
@@ -331,7 +365,7 @@ class LayerContract:
 async def _response_of(layer: Layer, url: str, next_layer: Next) -> Response | None:
     """Return a layer's response for *url*; None if the layer raises an allowed exception."""
     request = Request(url)
-    attempt = Attempt(request=request, purpose=Purpose.PAGE)
+    attempt = Attempt(request=request, purpose=Purpose.PAGE, session=session)
     return await _result(layer(attempt, request.retargeted(url), next_layer))
 
 

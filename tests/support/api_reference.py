@@ -85,17 +85,20 @@ SUBJECTS = (
     ),
     Subject(
         page="api-layers",
-        title="Layers and downloaders",
-        summary="A `Layer` is a step on the way of a request; a `Downloader` sends requests.",
+        title="Layers, downloaders and feeds",
+        summary="A `Layer` handles requests, a `Downloader` sends them, a `FeedWriter` writes items.",
         module="crawlcw",
-        names=("Layer", "Next", "Attempt", "Downloader", "AiohttpDownloader"),
+        names=("Layer", "Next", "Attempt", "Downloader", "AiohttpDownloader", "FeedWriter"),
     ),
     Subject(
         page="api-testing",
         title="Test support",
-        summary="Tests of spiders without a network, and of your own layers and downloaders.",
+        summary="Tests of spiders without a network, and of your own extensions.",
         module="crawlcw.testing",
-        names=("ReplayDownloader", "Replay", "LayerContract", "DownloaderContract"),
+        names=(
+            *("ReplayDownloader", "Replay", "LayerContract", "DownloaderContract"),
+            *("FeedContract", "CommandContract", "StoreContract"),
+        ),
     ),
     Subject(
         page="api-tracking",
