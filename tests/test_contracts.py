@@ -144,7 +144,7 @@ def test_the_contract_turns_red_for_a_feed_that_breaks_it(broken: Any, test: str
     [
         ("outcomes", "commit", "test_a_late_outcome_writes_nothing"),
         ("outcomes", "commit", "test_an_outcome_and_its_items_are_one_write"),
-        ("leases", "renew", "test_a_renewed_lease_lasts_longer"),
+        ("leases", "renew", "test_a_lease_is_renewed_and_released"),
         ("tasks", "add", "test_a_stored_task_is_unchanged"),
     ],
 )

@@ -67,7 +67,10 @@ EXAMPLES = (
     "crawlcw.api.sitemap_spider",
     "crawlcw.api.spider",
     "crawlcw.demo.bookshop",
+    "crawlcw.testing.command_contract",
     "crawlcw.testing.contracts",
+    "crawlcw.testing.feed_contract",
+    "crawlcw.testing.store_contract",
     "crawlcw.tracking",
     "crawlcw.tracking.dispenser:Dispenser",
 )

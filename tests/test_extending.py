@@ -118,3 +118,25 @@ async def test_the_store_opens_ledgers_for_the_commands() -> None:
     assert json.loads(stats.stdout)["counts"]["finished"] == 1
     assert json.loads(item.stdout)["title"] == "Shop"
     assert (drop.returncode, gone.returncode) == (0, 2)
+
+
+async def test_the_feed_and_the_command_print_the_titles() -> None:
+    await run_spider(
+        Shop(),
+        ledger="mounted://shop",
+        downloader=ReplayDownloader({"https://shop.example/": "<h1>Shop</h1>"}),
+    )
+    ledger = ("--ledger", "mounted://shop")
+
+    feed = invoke("export", "shop", *ledger, "-o", "-:txt")
+    titles = invoke("titles", "shop", *ledger)
+
+    assert (feed.stdout, titles.stdout) == ('"Shop"\n', "'Shop'\n")
+
+
+def test_the_feed_passes_the_contract_as_the_page_tests_it() -> None:
+    contract = importlib.import_module("test_crawlcw_lines").TestLines()
+
+    for name in dir(contract):
+        if name.startswith("test_"):
+            getattr(contract, name)()

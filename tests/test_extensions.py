@@ -169,14 +169,12 @@ def test_a_feed_that_fails_leaves_the_other_files_complete(
 
 def test_a_command_that_fails_is_named_with_its_package(install: Install) -> None:
     source = "import click\n@click.command('thing')\ndef thing():\n    1 / 0\n"
-    install("failing_command", {"crawlcw.commands": {"thing": "failing_command:thing"}}, source)
+    install("bad", {"crawlcw.commands": {"thing": "bad:thing"}}, source)
 
     run = invoke("thing")
 
-    assert (run.returncode, run.stderr) == (
-        2,
-        "crawlcw: the command 'thing' of failing_command 1.0 failed: ZeroDivisionError: division by zero\n",
-    )
+    sentence = "the command 'thing' of bad 1.0 failed: ZeroDivisionError: division by zero"
+    assert (run.returncode, run.stderr) == (2, f"crawlcw: {sentence}\n")
 
 
 def test_an_extension_with_a_name_of_crawlcw_or_of_a_first_package_is_hidden(

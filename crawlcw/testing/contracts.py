@@ -362,7 +362,9 @@ class LayerContract:
         await check(self.layer())
 
 
-async def _response_of(layer: Layer, url: str, next_layer: Next) -> Response | None:
+async def _response_of(
+    layer: Layer, url: str, next_layer: Next, *, session: Session | None = None
+) -> Response | None:
     """Return a layer's response for *url*; None if the layer raises an allowed exception."""
     request = Request(url)
     attempt = Attempt(request=request, purpose=Purpose.PAGE, session=session)

@@ -86,7 +86,7 @@ SUBJECTS = (
     Subject(
         page="api-layers",
         title="Layers, downloaders and feeds",
-        summary="A `Layer` handles requests, a `Downloader` sends them, a `FeedWriter` writes items.",
+        summary="Classes that handle requests, send requests, or write items.",
         module="crawlcw",
         names=("Layer", "Next", "Attempt", "Downloader", "AiohttpDownloader", "FeedWriter"),
     ),
