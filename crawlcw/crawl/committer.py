@@ -62,7 +62,8 @@ class SeenFilter(dict[bytes, None]):
 class TaskAdder:
     """Adds tasks to the ledger of one crawl: start requests, links, targets of redirects.
 
-    The adder also reopens changed pages, and makes too deep links due if a shorter path is found.
+    The adder also reopens changed pages, and admits a link beyond `max_depth` if a shorter path is
+    found.
     """
 
     ledger: Ledger
@@ -72,8 +73,8 @@ class TaskAdder:
     #: Functions that write changes of sessions and of the spider's state; `add` calls them first.
     writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
     run_started_at: datetime | None = None  #: start of this run; None if unknown
-    known_ids: SeenFilter = field(default_factory=SeenFilter)  #: tasks that the ledger has
-    #: Too deep links that the ledger has. A shorter path to such a link still makes the link due.
+    known_ids: SeenFilter = field(default_factory=SeenFilter)  #: ids of tasks in the ledger
+    #: Ids of links in the ledger that are beyond `max_depth`; a shorter path can make them due.
     too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:

@@ -54,7 +54,7 @@ _SWEEP_AFTER_S = 0.8
 _GRACE_PAUSE_S = 1.0
 #: A crawl counts as waiting if it has had no request in progress for this number of seconds.
 _WAITING_AFTER_S = 1.0
-#: Minimum seconds between two polls, multiplied by the number of hosts if there are many.
+#: Minimum seconds between two polls for each host, if there are at least `_MANY_HOSTS` hosts.
 _PAUSE_PER_HOST_S = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the poll of host leases may wait for a free fetcher.
@@ -149,7 +149,7 @@ class Coordinator:
         self.wake()
 
     def wake(self) -> None:
-        """Poll the ledger again, because there may be more to claim."""
+        """Poll the ledger again soon, because there may be new tasks to claim."""
         self._idle_pause_s = _MIN_IDLE_S
         self._ledger_poll_at = 0.0
         self.host_leaser.wake()
@@ -249,7 +249,7 @@ class Coordinator:
             # The task needs no request, because its origin is given up and only its errback runs.
             self._queues.add(lease, now=time.monotonic(), needs_request=False)
             return
-        # The ledger ignores the task together with all other tasks of a given-up origin.
+        # Release the task, because all tasks of a given-up origin become ignored together.
         frontier.pending.release([lease])
 
     def forget_lost(self, task_ids: set[bytes]) -> None:
@@ -282,8 +282,8 @@ class Coordinator:
             return
         stats = self._stats
         for _, counter, limit in self._limits:
-            # Each page in progress may produce an item. If a page produces several items, the
-            # crawl records all items of the page, even beyond the limit.
+            # Count each page in progress as one item. If a page produces several items, the crawl
+            # records all items of the page, even beyond the limit.
             count = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
             free_fetchers = min(free_fetchers, limit - count - pool.dispatched)
         now = time.monotonic()
@@ -410,7 +410,7 @@ class Coordinator:
         Until a host is open, only tasks that need no request are claimed, because the leases of
         waiting tasks would expire.
         """
-        # The ledger lists a task of ours again if its lease expired while this process stalled.
+        # The ledger lists a task of this process again if the lease expired during a stall.
         tasks = [task for task in tasks if task.id not in self._task_leases]
         # Tasks of a resting origin are deferred after the claim.
         ready_tasks = (

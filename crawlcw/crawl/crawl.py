@@ -62,7 +62,7 @@ class Ending:
         #: The scope of the spider's `opened`, which may take long.
         self.opening = anyio.CancelScope()
         self._closing_scope = anyio.CancelScope()
-        #: The latest end of the spider's code, by the loop's clock.
+        #: Time by which the spider's code must have ended, by the event loop's clock.
         self._ends_at = math.inf
         self.ends_at_once = False
         #: Why the crawl ends early, unless the user stops the crawl; None without an early end.
@@ -205,7 +205,7 @@ class Crawl:
         return meter.measures(self.stats, leased_tasks=self.leased_count, resting_hosts=resting)
 
     def share_run(self, earliest_end: datetime) -> None:
-        """Join the last run of the ledger, unless it ended before *earliest_end*.
+        """Join the last run of the crawl, unless that run ended before *earliest_end*.
 
         The workers of one supervisor share a run: a worker that starts late may find the ledger
         drained.
@@ -327,7 +327,7 @@ class Crawl:
                 release_queued=self._release_queued,
                 grace_scope=self._ending.grace_scope,
             )
-            # Write the fetchers' results before the end.
+            # Wait until the committer has written the fetchers' results.
             await results.join()
             await parts.sessions.keep()
             await parts.state.close()

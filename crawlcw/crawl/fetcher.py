@@ -219,8 +219,8 @@ class Fetcher:
             and self.outcomes.settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
-            # Add no condition for a rendered page, or if the body must be stored, because a 304 has
-            # no body.
+            # Ask for a 304 only if the page is not rendered and its body need not be stored,
+            # because a 304 has no body.
             request = conditional(request, visit)
             attempt.is_conditional = request is not attempt.request
         # Count the host's delay from the start of the attempt, because the loop may have been busy.

@@ -99,7 +99,7 @@ class HostLeaser:
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Start no request to any host; a host is released when its last request has ended."""
         await self._save(self._frontier.pending.take_unsaved())
-        # This *left_at* lets a host with a page in progress be served again after the user's pause.
+        # With *left_at* in the past, a host with a page in progress is served right after a pause.
         self._start_leaving(self._staying_hosts(), left_at=float("-inf"))
         await self._release_idle(background)
 
@@ -221,7 +221,7 @@ class HostLeaser:
             await self._ledger.host_leases.release(states)
 
     async def _give_up(self, host: FrontierHost) -> None:
-        """Ignore the waiting tasks of a full host, or of a host's given-up origins."""
+        """Ignore the tasks of a host with too many pages, or the tasks of given-up origins."""
         stats, is_full = self._session.stats, host.state.given_up is not None
         for scheme in [None] if is_full else [*host.state.origins]:
             state = host.state if scheme is None else host.state.origins[scheme]

@@ -115,7 +115,8 @@ class HostQueues:
     ) -> bool:
         """Start a hop if its host may get a request now; return whether the hop has started.
 
-        A hop that *takes_slot* has no slot yet. The host's delay follows a hop that *is_paced*.
+        A hop that *takes_slot* has no slot yet. After a hop that *is_paced*, the host's delay
+        begins.
         """
         if (takes_slot and queue.is_full) or not queue.next_start <= now < queue.deadline:
             return False

@@ -69,7 +69,7 @@ class FrontierHost:
     #: Number of tasks to claim until the next poll of `Lending`; None if the host is not shared.
     quota: int | None = None
     slice_start: float
-    left_at: float = float("-inf")  #: when the host last became LEAVING for other workers
+    left_at: float = float("-inf")  #: when the host was last left to other workers
     slice_responses: int = 0  #: number of responses in the host's time slice
     last_claimed_at: float = 0.0  #: when tasks of the host were last claimed
     priority: int = 0  #: highest priority of the host's due tasks at the last read
@@ -311,7 +311,7 @@ class Frontier:
         # A spider without `on_error` gets the failure of a page only by the page's errback.
         has_on_error = getattr(spider.on_error, "__func__", None) is not Spider.on_error
         self.policy = settings.host_policy
-        #: Which tasks of a given-up origin are settled one by one, to tell the spider the failure.
+        #: Which tasks of a given-up origin call the spider's code, and so are ignored one by one.
         self.calls = FailureCalls.ALL if has_on_error else FailureCalls.ERRBACK
         self.page_limit = page_limit
         #: Whether all start URLs, and so the crawl's own hosts, are known.
@@ -348,8 +348,8 @@ class Frontier:
             state.given_up = None  # the user has raised the limit
         host = self.hosts.get(name)
         if host is not None:
-            # The host was borrowed until now, or lost and leased again before its last request
-            # ended.
+            # This process knows the host, because it borrowed the host, or lost the host's lease
+            # while a request was in progress.
             self.return_loan(host)
             host.lease, host.state = lease, state
             host.slice_responses, host.slice_start = 0, now
@@ -518,7 +518,7 @@ class Frontier:
                 host.poll()
 
     def _classify(self) -> None:
-        """Update the sets of low and idle hosts for each host that has changed."""
+        """Update the sets of idle hosts and of hosts that need tasks, for all changed hosts."""
         changed = self.queues.changed
         while changed:
             host = self.hosts.get(changed.pop())
@@ -526,7 +526,7 @@ class Frontier:
                 continue
             queue = host.queue
             is_polled = host.is_stale and host.phase is not Phase.LEAVING
-            # A host is low if its waiting tasks are at most half of the maximum.
+            # A host needs tasks if its waiting tasks are at most half of the maximum.
             is_low = is_polled and not host.is_busy and len(queue.waiting) <= queue.max_leases // 2
             is_low = is_low and host.quota != 0
             (self._low_hosts.add if is_low else self._low_hosts.discard)(host)

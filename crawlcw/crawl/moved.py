@@ -125,7 +125,8 @@ class MovedPages:
         try:
             page = await self.outcomes.parsed(at_home, response)
         except BaseException:
-            # Have the lease of the target's task released, because the fetcher does not know it.
+            # Have the lease of the target's task released, because the fetcher releases only the
+            # lease of the redirecting task.
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
@@ -133,7 +134,7 @@ class MovedPages:
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
-        """Add and claim the task of a fetched page, if the task needs the same response."""
+        """Add and claim a fetched page's task, if its request equals the request that was sent."""
         # Shield the claim, because a cancelled claim could leave a lease that no process knows.
         with anyio.CancelScope(shield=True):
             # Write cookies before the task, because other processes may request the task's page as

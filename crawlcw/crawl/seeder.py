@@ -36,7 +36,7 @@ from crawlcw.model.task import WAITING, Status, Task
 
 logger = logging.getLogger(__name__)
 
-#: Number of requests in the first batch, for which fetchers wait, and in later batches.
+#: Maximum number of start requests in the first batch (fetchers wait for it), and in later batches.
 _FIRST_BATCH = 500
 _BATCH = 5_000
 #: Maximum seconds to write the last batch of start requests when the crawl ends.
@@ -183,7 +183,8 @@ class Seeder:
         try:
             await gathering.run(self._read())
         finally:
-            # Write the last requests even if the crawl ends, because `start` may not repeat them.
+            # Write the last requests even if the crawl ends, because `start` may be unable to yield
+            # the same requests again.
             try:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
                     await gathering.finish()

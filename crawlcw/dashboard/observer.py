@@ -27,7 +27,7 @@ _AVERAGE_PERIOD = timedelta(hours=1)
 _AVERAGE_INTERVAL = timedelta(seconds=30)
 #: Maximum number of leased hosts and of waiting hosts to read.
 _MAX_HOSTS = 100
-#: A worker whose last heartbeat is older counts as silent.
+#: A worker counts as silent if its last heartbeat is older than this period.
 _MAX_SILENCE = timedelta(seconds=30)
 
 

@@ -141,7 +141,7 @@ class Quarantine:
         self._quarantine_ended = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
-        """Return whether to start a task now; a started task must `leave`.
+        """Return whether to start a task now; `leave` must follow the end of a started task.
 
         If a quarantined task runs, `enter` waits for the end of that task and returns False. If
         *lease* is lost, `enter` cancels the work. A quarantined task that waits too long raises

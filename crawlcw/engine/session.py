@@ -242,7 +242,7 @@ class WorkerSession:
         return lost_ids
 
     async def _renew_during_stall(self) -> None:
-        """Renew leases over another loop and connection, because the session's loop stalls."""
+        """Renew leases in another event loop and connection, because the session's loop stalls."""
         ledger = await self.raw_ledger.reconnected()
         try:
             # Read the leases in the ledger, because memory lacks a claim whose reply has not come.
