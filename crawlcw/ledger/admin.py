@@ -111,7 +111,7 @@ class Admin:
     async def revisit_due(self) -> int:
         """Set the pages whose next visit is due to `todo`, as `revisit` does; return their number.
 
-        A caller may repeat `revisit_due` after an error. It takes one index seek if no page is due.
+        `revisit_due` takes one index seek if no page is due, and may be repeated after an error.
         """
         now = self._store.now()
         due_tests = {
@@ -155,7 +155,7 @@ class Admin:
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """Set the priority of waiting tasks; return the number of changed tasks."""
-        # A delayed write must not change tasks that a worker has claimed since.
+        # A delayed write must not change tasks that a worker claimed after this call.
         waiting_tests = {"status": _WAITING, "update_time": AtMost(self._store.now())}
         writes = (
             Write(
@@ -243,7 +243,7 @@ class Reopening:
         tests = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
-            # A delayed write must not change tasks that a worker has refused again since.
+            # A delayed write must not change tasks that a worker refused after this call.
             "update_time": AtMost(now),
         }
         writes = [

@@ -1,4 +1,4 @@
-"""Translate filters and changes of tasks to tests and edits of the port; iterate over tasks.
+"""Translate filters and changes of tasks to the tests and edits that every store applies.
 
 A prefix becomes one range of texts, because every store orders texts by code points.
 """

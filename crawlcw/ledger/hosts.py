@@ -31,8 +31,8 @@ from crawlcw.ledger.values import Counts
 from crawlcw.model.hosts import FailureCalls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
-#: Number of tasks to give up, or of hosts to wake or read, in one unit of work. Other callers wait
-#: until the unit of work ends.
+#: Number of tasks to give up, or of hosts to wake or read, in one unit of work. Other users of the
+#: ledger wait until it ends.
 BATCH = 5_000
 #: Number of hosts in one read; it is small, because a host has a robots.txt of up to 512 KiB.
 _BATCH_SIZE = 100
@@ -148,7 +148,7 @@ class Hosts(ABC):
         """Return the number of tasks of each host and status.
 
         A store counts by its indexes alone, except that MongoDB reads the leased tasks. MongoDB
-        reads the counts one after the other, so they are wrong by the tasks that change meanwhile.
+        reads the counts one after the other, so they miss changes between the reads.
         """
         return await self._store.reading(lambda tables: tables.groups.of_hosts())
 

@@ -24,7 +24,7 @@ _CONNECTION_FAILURE = re.compile(
 )
 #: Privileges that a command needs on each collection of the ledger if it only reads.
 READING = frozenset({"find", "listIndexes"})
-#: Privileges that a crawl needs, and every command that writes. Workers on tracked tasks also use
+#: Privileges that a crawl or another command that writes needs. Workers on tracked tasks also use
 #: `changeStream`.
 WRITING = READING | {
     *("insert", "update", "remove"),

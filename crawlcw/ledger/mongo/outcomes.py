@@ -24,7 +24,7 @@ class Outcomes:
         self._items = items
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
-        """Write all outcomes in one unordered bulk of fenced updates."""
+        """Write all outcomes in one unordered bulk of updates, each of which tests the fence."""
         with mapped():
             matched_count, refusals = await self._record(settlements, lease_guard)
             rejections = [_rejection(settlements[index], why) for index, why in refusals.items()]
@@ -77,7 +77,7 @@ class Outcomes:
         return send_result.matched
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
-        """Write all replacements in one unordered bulk of guarded updates."""
+        """Write all replacements in one bulk of updates, which test fence and status."""
         with mapped():
             matched, refusals = await self._record(
                 settlements, lambda lease: unchanged_guard(lease.task)
@@ -98,7 +98,7 @@ class Outcomes:
         return [lease for lease in leases if settled_fences.get(lease.task.id) != lease.fence]
 
     async def release(self, leases: Sequence[Lease]) -> int:
-        """Write all releases in one unordered bulk of fenced updates."""
+        """Write all releases in one unordered bulk of updates, each of which tests the fence."""
         now = self._store.now()
         changes = [transitions.release(lease, now=now).change for lease in leases]
         updates = [

@@ -168,8 +168,8 @@ class MongoStore:
 
     def wake_field(self, now: datetime) -> documents.Document:
         """Return fields to add to a write that makes tasks due and is not an outcome."""
-        # The field lets `changes`, which watches only tracked tasks, distinguish such a write from
-        # a renewal.
+        # The field lets `changes`, which watches tracked tasks, tell this write from a lease
+        # renewal.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
