@@ -1,4 +1,4 @@
-"""Pages and the redirects to them as WARC 1.1 records, each one gzip member.
+"""Write pages, and the redirects that lead to pages, as WARC 1.1 records in gzip members.
 
 The layer `Record` notes each exchange of a page in its attempt, and `Bodies` writes the exchanges
 of finished pages to WARC files. The WARC files contain no robots.txt, no logins, no probes, and no

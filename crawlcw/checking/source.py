@@ -50,7 +50,7 @@ class Imported:
     name: str  #: the name by which the file uses the import
     full_name: str  #: its full name: `scrapy.http.Request`
     line: int
-    is_optional: bool  #: whether the import is only for type checkers, or in a `try`
+    is_optional: bool  #: whether the import is for type checkers, or in a `try`
     in_function: bool  #: whether a function imports the name, so that the file loads without it
 
 

@@ -23,7 +23,7 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
         multiple=True,
         required=required,
         callback=_targets,
-        help=f"{about} .jsonl, .json, .csv or .parquet, and .gz or .zst after it; "
+        help=f"{about} a path with .jsonl, .json, .csv or .parquet, also with .gz or .zst; "
         "- is stdout, -:csv is CSV on stdout. May be repeated.",
     )
 

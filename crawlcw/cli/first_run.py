@@ -27,7 +27,7 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
         if await ledger.notes.state():
             return
     except LedgerError:
-        return  # the crawl will report the ledger's error
+        return  # the crawl itself reports the ledger's error
 
     # Import `checking` late, because only a first run checks the spider's source.
     from crawlcw.checking import state

@@ -84,7 +84,7 @@ class Reparser:
             elapsed=timedelta(seconds=info.elapsed if info else 0),
             truncated=((info and info.truncated) or "bytes") if stored_response.is_cut else None,
         )
-        # The stored page's host was in scope when the crawl fetched the page.
+        # Add the page's host to the scope, because the crawl has fetched the page.
         self.runner.scope.hosts.add(task.host)
         try:
             response = replaced(await self._changed(response), request=request)

@@ -113,7 +113,7 @@ def selection_options(
     reason: Callable[[str], Reason] = any_reason,
     host_names: Sequence[str] = ("--host",),
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Return a decorator that adds the options, which a command gets as `selection`.
+    """Return a decorator that adds the options to select tasks, passed as `selection`.
 
     The function *reason* parses a reason's name, and raises `UsageError` for an unknown name.
     """

@@ -43,7 +43,7 @@ from crawlcw.model.transitions import Failed
 
 
 class AnyPage(Spider):
-    """The spider if the user names no spider; its callback yields nothing for any page."""
+    """A spider without data for any page, which is used if the user names no spider."""
 
     name = "any-page"
     allowed_hosts = "*"

@@ -82,7 +82,7 @@ class Admission:
                 queues, host = self.opening.frontier.queues, urls.locate(url).host
                 is_full = self._is_full(host)
                 if is_full:
-                    # Limit the wait, because the previous subresource may stay open for ever.
+                    # Limit the wait, because the previous request may stay open for ever.
                     with anyio.move_on_after(_MAX_PART_WAIT_S):
                         await slot_stack.enter_async_context(turn)
                 # Let one subresource use the slot of the page, which waits for its subresources.

@@ -64,7 +64,7 @@ SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
 #: Seconds that a callback may run before it pauses for other coroutines.
 _STEP_S = 0.05
-#: Maximum number of seconds counted between two pauses; a longer time is a stall of the loop.
+#: Maximum number of seconds counted between two pauses; more seconds are an event loop's stall.
 _MAX_STEP_S = 1.0
 #: Seconds that callbacks may run in one iteration of the event loop. An iteration costs about as
 #: much CPU time as a small page.
@@ -84,10 +84,10 @@ class Produced:
     tasks: list[Task] = field(default_factory=list)
     too_deep: list[Task] = field(default_factory=list)  #: links too deep for this crawl
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
-    stop: str | None = None  #: why the callback ends the crawl, or None
+    stop: str | None = None  #: the callback's reason to end the crawl, or None
     #: The callback's changes of the spider's state.
     state: dict[str, Any] = field(default_factory=dict)
-    retired: str | None = None  #: why the callback retires the page's session, or None
+    retired: str | None = None  #: the callback's reason to retire the page's session, or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class Runner:
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the results of the spider's method *callback*, or a `Failed` if the method raises.
 
-        The last of the *arguments* is the page of *task*, or the failure of *task*.
+        The last one of *arguments* is the page of *task*, or the failure of *task*.
         """
         try:
             method = callback_named(self.spider, callback)
@@ -253,7 +253,7 @@ class CallbackRun:
     @calls_user_code
     async def result(self, *arguments: object) -> Produced | Failed:
         """Return the results of the callback, or a `Failed` if the callback raises."""
-        # The watchdog reads `called` from this frame.
+        # Keep the local variable `called`, which the watchdog reads from this frame.
         called, page, result = self._user_call, self.page, None
         failed: Failed | None = None
         is_over = False

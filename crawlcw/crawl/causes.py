@@ -58,7 +58,7 @@ def deferral(cause: Cause, due: datetime | None = None) -> Defer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PageAttempt(Attempt):
-    """One attempt at the page of a task."""
+    """One attempt to fetch the page of a task."""
 
     lease: Lease
     sent: datetime  #: start of the attempt by the ledger's clock
@@ -80,7 +80,7 @@ class Causes:
     _: KW_ONLY
     ledger: Ledger
     stats: Stats  #: counters of host failures and given-up origins
-    rests: Rests  #: which hosts rest and why, and whether our own uplink is down
+    rests: Rests  #: which hosts pause after failures, and whether the uplink is down
     #: Ends the crawl if a layer raises `StopCrawl` for a probe page.
     stop: Callable[[str], None]
     _marks: Marks = field(init=False, default_factory=OrderedDict)

@@ -1,1 +1,1 @@
-"""The commands of `crawlcw`, each module with one command or several related commands."""
+"""The commands of `crawlcw`; each module defines one command, or several related commands."""

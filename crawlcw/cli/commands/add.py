@@ -63,7 +63,7 @@ def command(
     callback: str | None,
     as_json: bool,
 ) -> int:
-    """Add pages to NAME, a spider, or tasks to NAME, a use case.
+    """Add pages to the spider NAME, or tasks to the use case NAME.
 
     Pages and tasks that the ledger has already do not change. To visit pages again use `crawlcw
     recrawl`; to start tasks again use `crawlcw reset`.

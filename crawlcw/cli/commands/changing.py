@@ -266,7 +266,7 @@ async def retry_failed(
 ) -> None:
     """Set failed tasks of SPIDER to todo again, as if never tried.
 
-    SPIDER is as for `crawlcw run`, or the name of a use case. Failed tasks wait for another
+    SPIDER names a spider as in `crawlcw run`, or a use case. Failed tasks wait for another
     attempt, or were given up after their last attempt. Unwanted tasks (robots.txt, out of scope
     ...) do not change. For use cases, --host means the stage.
     """

@@ -55,8 +55,8 @@ async def command(
     (`pip install 'crawlcw[parquet]'`). A second extension .gz or .zst compresses the file. s3://,
     gs:// and other remote stores need `pip install 'crawlcw[remote]'`.
 
-    SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of items; `crawlcw
-    tasks NAME --json` shows the results.
+    SPIDER names a spider as in `crawlcw run`. The tasks of a use case have results instead of
+    items, which `crawlcw tasks NAME --json` shows.
     """
     names = None if fields is None else _names(fields)
     item_selection = ItemSelection(

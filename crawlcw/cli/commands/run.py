@@ -95,7 +95,7 @@ def command(
     -s. If several places set a setting, the last place wins.
 
     SIGINT or SIGTERM stops the crawl gracefully: current requests finish, and all other tasks are
-    released. A second signal stops the crawl at once. The same command resumes the crawl.
+    released. A second signal stops the crawl at once. The same command resumes the crawl later.
 
     The crawl runs in a worker process. The command restarts a crashed worker after a second, and
     ignores a page that crashes workers repeatedly. Before the first four restarts in a row the
@@ -163,7 +163,7 @@ def command(
 def _crawl_by(
     processes: int, first_process: Process | None
 ) -> Callable[..., Coroutine[Any, Any, int]]:
-    """Return the function that crawls in worker processes, or in this process."""
+    """Return the function that crawls, either in worker processes or in this process."""
     # Import only the chosen module, because a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor

@@ -148,7 +148,7 @@ def dashboard(
 ) -> None:
     """Serve a web page to watch the crawls of each SPIDER, or all crawls in the ledger.
 
-    SPIDER is as for `crawlcw run`, or the name of a use case. The page loads nothing from other
+    SPIDER names a spider as in `crawlcw run`, or a use case. The page loads nothing from other
     servers. Browsers must send a token, unless the server listens on loopback only. SIGTERM or
     SIGINT ends the dashboard, but no crawl.
     """

@@ -57,7 +57,7 @@ class _Numbers:
 @click.option(
     "--all-items",
     is_flag=True,
-    help="Count all items on MongoDB too. A million tasks take 4 s.",
+    help="Count all items on MongoDB too, which takes 4 s for a million tasks.",
 )
 @click.option(
     "--watch", "watched", is_flag=True, help="Show the numbers again and again, until Ctrl-C."
@@ -76,7 +76,7 @@ async def command(
 ) -> None:
     """Show the tasks of SPIDER by status and reason, and the workers.
 
-    SPIDER is as for `crawlcw run`, or the name of a use case. The exit code is 2 if the
+    SPIDER names a spider as in `crawlcw run`, or a use case. The exit code is 2 if the
     ledger has no tasks of that name.
 
     --watch shows a running crawl from any machine that reaches its ledger: the speed, the workers,
