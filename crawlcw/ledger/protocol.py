@@ -144,7 +144,7 @@ class Outcomes(Protocol):
         """
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
-        """Replace the results of tasks that no worker holds, see `transitions.reparse`.
+        """Replace the results of tasks that no worker leases, see `transitions.reparse`.
 
         Each replacement is one atomic and durable step. A settlement is written only if the task
         still has the status and the fence that the caller read; otherwise the result names the

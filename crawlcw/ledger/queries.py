@@ -1,8 +1,8 @@
 """Queries that find and count tasks and items, and find the next due time.
 
 A query on tasks reads one of two indexes. If the filter has a host, reason or callback with few
-tasks, the query reads the index of this field. Otherwise the query reads the index of statuses in
-the order of the result, up to a limit.
+tasks, the query reads the index of this field. Any other query reads the index of statuses in the
+order of the result, up to a limit.
 """
 
 from collections.abc import (
@@ -125,9 +125,9 @@ class Queries:
         """Return up to *limit* chosen tasks after *cursor*, in bounded time.
 
         If a host (or a URL prefix with a path), reason or callback of the filter has at most
-        *scan_limit* tasks, `page` examines these tasks. Otherwise `page` examines *scan_limit*
-        tasks with the filter's statuses and times, or a few times as many. *limit* and *scan_limit*
-        are at least 1.
+        *scan_limit* tasks, `page` examines these tasks. For other filters `page` examines
+        *scan_limit* tasks with the filter's statuses and times, or a few times as many. *limit* and
+        *scan_limit* are at least 1.
         """
         where = where_of(selection, self._store.kind)
         return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
@@ -195,7 +195,7 @@ class Queries:
         """Yield the items of all kept visits, the earliest visit of each task first.
 
         `versions` reads the items in the order of task ids, batch by batch, in constant memory. A
-        visit that stored no new items has no items here.
+        visit that stored no new items is left out.
         """
         async for row in self._rows(lambda tables, last_id: tables.results.versions(last_id)):
             yield row

@@ -16,7 +16,7 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of *work*; raise a cancellation of the caller after *work* has ended."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    # anyio's shield does not stop `asyncio.Task.cancel`, so the loop below also catches it.
+    # anyio's shield does not stop `asyncio.Task.cancel`, so catch `CancelledError` too.
     with anyio.CancelScope(shield=True):
         while not future.done():
             try:

@@ -159,8 +159,8 @@ class Workers:
         # repeats all writes.
         task_count, hosts = await self._store.writing(_end_leases, name, now)
         if task_count and not self._store.kind.tracked:
-            # Also wake hosts of the worker's tasks that the worker did not own, because such hosts
-            # would otherwise be ready only when the tasks' leases would have expired.
+            # Wake the hosts of the worker's tasks too, because a host that the worker did not own
+            # would otherwise wait until the tasks' leases would have expired.
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
         return task_count

@@ -72,7 +72,8 @@ def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> 
     """Return the finish reason of a crawl from its workers' *reasons*, None for a failed worker.
 
     *is_empty* says that no task of the crawl remains. The result is `failed` if no worker has a
-    reason. It is also `failed` if tasks remain, a worker failed, and all others drained the ledger.
+    reason. The result is also `failed` if tasks remain, a worker failed, and all others drained the
+    ledger.
     """
     distinct_reasons = set(reasons)
     # A worker that has drained the ledger has added all start URLs. If tasks remain, other

@@ -422,8 +422,8 @@ _SILENCE = 2.0
 _MIN_PROBED_HOSTS = 2
 #: Maximum number of probe pages in memory, one for each of the hosts that answered last.
 _GOOD_PAGES = 5
-#: Seconds after a check of the uplink in which no other check begins. This time is shorter than a
-#: pause after a failure, because otherwise an uplink that fails in this time would count as several
+#: Seconds after a check of the uplink in which no other check begins. The time is shorter than a
+#: pause after a failure, because otherwise an uplink that fails in the time would count as several
 #: failures. Only pauses of `Policy.with_short_rests` may be shorter.
 _CHECK_VALID_FOR = 1.0
 #: Seconds between two checks while the breaker is open, which double from the first to the longest.

@@ -67,7 +67,7 @@ class Update(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Result of a bulk of updates."""
+    """Result of `send`: what a bulk of updates has changed."""
 
     matched: int = 0
     inserted: int = 0
@@ -142,7 +142,7 @@ class Table:
     ) -> Sequence[Document]:
         """See `port.Ordered.scan`; it reads one range of an index."""
         projection = dict.fromkeys(fields, 1)
-        # If a key consists of several fields, the document has these fields too, so omit `_id`.
+        # If the key consists of several fields, omit `_id`, which only repeats these fields.
         if "_id" not in (fields or self._key):
             projection["_id"] = 0
         index = self._indexes[by]

@@ -40,7 +40,7 @@ from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: Order of listed tasks; with more fields the server would sort tasks of equal times in memory.
+#: Sort order of listed tasks; with more fields the server would sort in memory.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _CURSOR_PROJECTION = {"update_time": 1}
@@ -68,8 +68,8 @@ _MAX_TASKS_PER_READ = 5_000
 _WITH_ITEMS = 200
 _BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
-#: All statuses; statuses whose tasks have items come first. A waiting task has items only if an
-#: earlier visit stored items.
+#: All statuses in the order of the count; statuses whose tasks have items come first. A waiting
+#: task has items only if an earlier visit stored items.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
@@ -149,7 +149,7 @@ class TaskTable(Table):
             cursors += page
             if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
-            # If only `status` and `update_time` are tested, all examined tasks pass.
+            # If *where* tests only `status` and `update_time`, all examined tasks pass.
             if (
                 other_tests
                 and size < MAX_LIMIT
@@ -161,7 +161,7 @@ class TaskTable(Table):
     async def _nth(
         self, range_filter: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
-        """Return the cursor of the task at position *number*, or None if there are fewer tasks."""
+        """Return the cursor of the *number*-th task in *order*, or None for too few tasks."""
         with mapped():
             cursor = (
                 self.collection.find(range_filter, _CURSOR_PROJECTION).sort(order).hint(BY_STATUS)
@@ -211,8 +211,8 @@ class TaskTable(Table):
     async def _of_status(self, where: Document) -> int:
         """Return the number of tasks of one status in a period; count them in batches.
 
-        To count an index range takes a quarter of the time of `$group`. To find the start of the
-        next batch takes about as long as to count the batch.
+        To count tasks in an index range takes a quarter of the time of `$group`. To find the start
+        of the next batch takes about as long as to count the batch.
         """
         total, cursor = 0, None
         while True:
@@ -245,7 +245,7 @@ class TaskTable(Table):
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """See `port.Tasks.delete_all`; delete the tasks before their data (items and blobs).
 
-        If the server's reply was lost, the next call deletes the items and blobs that remained.
+        If the reply was lost, the next call deletes the items and blobs that remained.
         """
         await self._forget(list(self._half_deleted))
         try:
@@ -320,8 +320,8 @@ class Results:
             if len(tasks) == len(keys) or len(keys) <= 1:
                 break
             # A reply that exceeded 16 MiB has the first tasks by id, not in the order of *keys*, so
-            # ask for fewer keys. A deleted task also shortens the reply, which only costs a few
-            # more reads.
+            # ask for fewer keys. If a task was deleted, the reply is shorter too, which only costs
+            # a few more reads.
             keys = keys[: max(1, min(len(tasks), len(keys) // 2))]
         by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])

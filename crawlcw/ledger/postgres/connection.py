@@ -289,7 +289,7 @@ class Database:
 
 
 class Connection(database.Connection):
-    """A connection to the server."""
+    """A connection to a PostgreSQL server for the event loop."""
 
     def __init__(self, url: str, *, begun: Callable[[Database], None] | None = None) -> None:
         """Call *begun* before each operation."""

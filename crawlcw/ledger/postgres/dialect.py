@@ -1,6 +1,6 @@
 """Translate the statements from SQLite's SQL to PostgreSQL's SQL."""
 
-# ruff: noqa: S608  # all parts are statements' own
+# ruff: noqa: S608  # no SQL injection: all parts are our own SQL
 
 import re
 from collections.abc import Sequence

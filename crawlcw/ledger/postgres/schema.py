@@ -1,6 +1,6 @@
 """The tables of each spider or use case in a separate schema, and the table of all ledgers."""
 
-# ruff: noqa: S608  # the names are quoted; every value is a parameter
+# ruff: noqa: S608  # no SQL injection: names are quoted, values are parameters
 
 import re
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Read and write tasks with their results, and blobs, as documents for a copy of a ledger."""
 
-# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+# ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any

@@ -24,7 +24,7 @@ class Facets:
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
-        self.now = store.now  # an attribute, because each page calls `now` several times
+        self.now = store.now  # a copy of the function, because a method would be slower
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
@@ -48,6 +48,6 @@ class Facets:
 
     async def close(self) -> None:
         """See `Ledger.close`; a cancelled caller also waits until all connections are closed."""
-        # Without the shield a cancelled call would leave a connection open, and also a thread if
-        # the server does not answer.
+        # Shield the call, because a cancelled call would leave a connection open, and also a thread
+        # if the server does not answer.
         await run_shielded(self.store.close())

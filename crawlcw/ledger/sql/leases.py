@@ -1,7 +1,7 @@
 """Claims of tasks and renewal of leases in an SQL database.
 
-If a reply was lost or the caller was cancelled, the worker may own a lease of which it does not
-know. Class `Leases` keeps such unconfirmed leases, and checks them when the task is claimed again.
+If the reply to a claim was lost or the caller was cancelled, it is unknown whether the worker has
+the lease. Class `Leases` keeps these unconfirmed leases, and looks them up at the next claim.
 """
 
 import asyncio
@@ -98,14 +98,15 @@ class Leases(LeasedTasks):
         return leases, counts
 
     def _note_unconfirmed(self, leases: Sequence[Lease]) -> None:
-        # Keep all leases of a task, because any of several concurrent calls may have leased it.
+        # Keep all leases of a task, because any of several concurrent calls may have leased the
+        # task.
         for lease in leases:
             self._unconfirmed.setdefault(lease.task.id, []).append(lease)
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
         """Return the unconfirmed leases of *tasks* that were committed, extended to *end*.
 
-        Without the extension, a lease that expired while the ledger was unavailable would count as
+        If a lease expired while the ledger was unavailable and was not extended, it would count as
         `lost`.
         """
         unconfirmed_leases = [

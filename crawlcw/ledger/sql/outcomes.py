@@ -4,7 +4,7 @@ Each step of an SQL statement releases Python's GIL, and then must wait until th
 releases the GIL. So one statement writes many rows with the same columns.
 """
 
-# ruff: noqa: S608  # the tables' names are quoted, columns are the schema's; values are parameters
+# ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
 
 import json
 import sqlite3
@@ -58,7 +58,7 @@ class Growth(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A change of a task, converted to values of the row's columns."""
+    """A change of a task, converted to the column values of the task's row."""
 
     task: Task  #: before the change
     values: Values  #: values of the columns that the change sets
@@ -97,7 +97,8 @@ class Outcomes:
             for settlement, refusal, result in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(result, Exception):
-                    # This outcome fits into a row alone, but not together with the stored results.
+                    # The new outcome alone would fit into a row, but not together with the stored
+                    # results.
                     rejection, refusal = _write_of_rejection(settlement, result)
                     (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
@@ -251,7 +252,7 @@ def apply_each(
         else:
             applied.append(values if isinstance(values, Exception) else matched_count > 0)
         if applied[-1] is True and write.items is not None:
-            if write.task.settled:  # a task that was never settled has no items
+            if write.task.settled:  # because a task that was never settled has no items
                 db.execute(sql.forget_items, (write.task.id,))
             items += write.items
             if write.kept_versions:
@@ -345,7 +346,7 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
 def _row_batches(
     rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield batches of rows with the same columns: their columns, number and parameters.
+    """Yield batches of rows with the same columns, each as columns, row number and parameters.
 
     A batch has up to *max_rows* rows. Few different numbers of rows occur, because each number of
     rows needs its own statement.

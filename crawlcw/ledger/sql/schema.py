@@ -78,7 +78,7 @@ HOST_COLUMNS = {
 
 
 class Dialect:
-    """The dialect of SQLite, in which all statements are written."""
+    """The SQL dialect of SQLite, in which crawlcw writes all statements."""
 
     position = "rowid"  #: column that orders a walk through a whole table
     #: Whether transactions can write at the same time, so that all must lock rows in one order.
@@ -105,7 +105,7 @@ class Dialect:
 
         If another transaction has locked a row, the UPDATE waits if *waits*, or else skips the row.
         """
-        return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {condition}"  # noqa: S608  # all parts are the statements' own
+        return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {condition}"  # noqa: S608  # all parts are our own SQL
 
 
 SQLITE = Dialect()

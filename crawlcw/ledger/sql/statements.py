@@ -1,6 +1,6 @@
 """All SQL statements of the ledger's operations."""
 
-# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+# ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
 
 from collections.abc import Collection
 
@@ -181,8 +181,8 @@ class Statements:
         tasks, items, position = tables.tasks, tables.items, tables.dialect.position
         fixed_columns = "id, url, host, method, body, callback, depth, priority, options"
         columns = f"{fixed_columns}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
-        # Only a reference to a blob contains this text, because `%` is escaped in all other keys
-        # and texts.
+        # Only references to blobs contain `{"%blob":`, because `%` is escaped in all other keys and
+        # texts.
         pointer = """'{"%blob":'"""
         pointers = ", ".join(
             f"CASE WHEN instr({name}, {pointer}) > 0 THEN {name} END AS {name}"

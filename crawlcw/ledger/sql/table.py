@@ -4,7 +4,7 @@ A unit of work is a coroutine that never waits, because each operation on a tabl
 immediately. One `send` on the connection's thread runs the whole unit, in one transaction.
 """
 
-# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+# ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
 
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from datetime import datetime

@@ -1,6 +1,6 @@
 """The tables for the tasks and results of `port` in an SQL database."""
 
-# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+# ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
 
 import heapq
 from collections.abc import Sequence

@@ -44,8 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_unholdable(error)))
-        # Sort by id only if the database locks rows. Otherwise keep the order of the links on their
-        # page, because workers claim the tasks in this order.
+        # Sort by id only if the database locks rows. SQLite keeps the order of links on a page,
+        # because workers claim tasks in the order in which they were added.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):

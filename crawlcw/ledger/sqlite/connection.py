@@ -113,7 +113,7 @@ class Connection(database.Connection):
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Number of the last committed durable transaction, and of the last synced one.
+        #: Number of the last committed, and of the last synced durable transaction.
         self._committed = 0
         self._synced = 0
 

@@ -90,14 +90,14 @@ class SqliteLedger(Facets):
     async def _opening(
         cls, path: str | Path, name: str, clock: Callable[[], datetime] | None
     ) -> AsyncIterator[Self]:
-        """Yield the ledger, then set its clock to the latest recorded time; on errors, close it."""
+        """Yield the ledger, and then set its clock; if an error occurs, close the ledger."""
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
             yield ledger
             await store.reader.run(restrict_to_reading)
-            # Without this, due tasks would wait if the machine's clock was set back.
+            # Never begin before the latest recorded time, because due tasks would then wait.
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():
@@ -126,5 +126,5 @@ def _latest(db: Database, tables: Tables, name: str) -> datetime:
     """Return the latest time that a worker has recorded in the ledger."""
     if f"{name}.workers" not in names_in(db):
         return EPOCH
-    latest = f"SELECT max(max(heartbeat, coalesce(left_at, 0))) FROM {tables.workers}"  # noqa: S608 - a quoted name
+    latest = f"SELECT max(max(heartbeat, coalesce(left_at, 0))) FROM {tables.workers}"  # noqa: S608  # the table's name is quoted
     return moment(number_of(db, latest) or 0)

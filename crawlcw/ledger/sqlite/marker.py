@@ -4,7 +4,7 @@ The table has one row for each spider or use case in the file. A row has no kind
 opens the ledger as a spider's or a use case's; a read sets no kind.
 """
 
-# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+# ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
 
 import os
 import sqlite3

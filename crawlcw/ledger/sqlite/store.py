@@ -24,7 +24,7 @@ class SqliteStore(SqlStore):
     temporary_folder: Path | None = None
 
     def __init__(self, path: Path, name: str, *, clock: Callable[[], datetime]) -> None:
-        """*clock* must return this machine's time, because all processes of the file run here."""
+        """*clock* must return this machine's time, which all processes of a file share."""
         self.path = path
         super().__init__(
             name,
