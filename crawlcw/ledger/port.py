@@ -128,7 +128,7 @@ class Path(StrEnum):
     CALLBACK = "callback"
     REVISIT = "revisit"  #: index of tasks that may be visited again
     DUE = "due"  #: index of tasks with a `due` time, by highest priority, then by earliest `due`
-    HOST_DUE = "host due"  #: index of tasks with a `due` time, by host, then like `DUE`
+    HOST_DUE = "host due"  #: index of tasks with a `due` time, by host, priority and `due`
     READY = "ready"  #: index of hosts with a `ready_at`, the earliest first
     LAST_READY = "last ready"  #: index of hosts with a `ready_at`, the latest first
     OWNER = "owner"  #: index of leased hosts, by owner

@@ -346,7 +346,7 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
 def _row_batches(
     rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield batches of rows with the same columns, each as columns, row number and parameters.
+    """Yield batches of rows with the same columns: the columns, row count and parameters.
 
     A batch has up to *max_rows* rows. Few different numbers of rows occur, because each number of
     rows needs its own statement.
