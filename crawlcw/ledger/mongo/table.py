@@ -67,7 +67,7 @@ class Update(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Result of `send`: what a bulk of updates has changed."""
+    """Result of `send`, the numbers and the refusals of a bulk of updates."""
 
     matched: int = 0
     inserted: int = 0
@@ -140,7 +140,7 @@ class Table:
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """See `port.Ordered.scan`; it reads one range of an index."""
+        """See `port.Ordered.scan`; MongoDB reads one range of an index."""
         projection = dict.fromkeys(fields, 1)
         # If the key consists of several fields, omit `_id`, which only repeats these fields.
         if "_id" not in (fields or self._key):

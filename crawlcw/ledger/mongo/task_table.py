@@ -428,7 +428,7 @@ class Raw:
                 )
 
     async def _with_lost_items(self, task: Document) -> Document:
-        """Return a task whose `items` is their number, with the positions of its missing items."""
+        """Return a task with its number of items, and with the positions of its missing items."""
         if "items" not in task:
             return task
         outside_numbers = [number for number, is_outside in enumerate(task["items"]) if is_outside]

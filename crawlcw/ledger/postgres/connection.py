@@ -341,7 +341,7 @@ class Connection(database.Connection):
     def _cutting_late(self) -> Iterator[None]:
         """During the block, end any operation that has lasted 60 s.
 
-        The operation may be an earlier one, whose thread continued when its caller was cancelled.
+        An operation whose caller was cancelled counts too, because its thread continues.
         """
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle

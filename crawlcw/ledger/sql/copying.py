@@ -138,6 +138,6 @@ def _item_rows(
 
 
 def _source(row: Row, task: Document) -> Document:
-    """Return the time of the visit that found an item, and its URL if not the task's URL."""
+    """Return the time of an item's visit, and the visit's URL if this is not the task's URL."""
     source: Document = {"time": moment(row["fetched_at"])}
     return source if row["url"] == task["url"] else {**source, "url": row["url"]}

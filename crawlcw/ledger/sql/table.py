@@ -122,7 +122,7 @@ class Table:
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """See `port.Ordered.scan`; it reads one range of an index."""
+        """See `port.Ordered.scan`; the database reads one range of an index."""
         tests, values = self._tests(where)
         index = self._indexes[by]
         statement = f"SELECT {self._shown(fields)} FROM {self._name} {index.of} WHERE {tests}"

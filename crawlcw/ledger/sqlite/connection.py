@@ -169,7 +169,8 @@ class Connection(database.Connection):
                 with self._lock:
                     (name,) = (self._db or self._opened()).execute(_FILE).fetchone()
                 file = Path(os.fsdecode(name))
-                # Sync the folder too, because its entry of a new file must survive a power cut.
+                # Sync the folder too, so that a new file's entry in the folder survives a power
+                # cut.
                 _sync_folder(file.parent)
                 self._wal = os.open(f"{file}-wal", os.O_RDONLY)
             _sync_file(self._wal)
