@@ -17,8 +17,8 @@ from crawlcw.model.loans import Loan, LoanReport
 EVERY = timedelta(minutes=1)
 #: The time between two points of a worker's chart that are older than a day.
 COARSE = timedelta(minutes=10)
-#: The number of days for which the ledger keeps a point, if the point is the worker's last or at a
-#: multiple of `COARSE`, and for all other points.
+#: The ledger keeps a worker's last point, and points at multiples of `COARSE`, for `KEPT_DAYS`. The
+#: ledger keeps all other points for `FINE_DAYS`.
 KEPT_DAYS, FINE_DAYS = 7, 1
 #: The longest time between two points of a worker that runs and can reach its ledger.
 _LONGEST_STEP = COARSE + 5 * EVERY

@@ -345,7 +345,7 @@ def began_alone(lease: Lease) -> bool:
 def is_quarantined(task: Task) -> bool:
     """Return whether a worker must run *task* alone; *task* is the task before the claim.
 
-    The quarantine of a task begins when two workers in a row crashed with a lease of the task, and
+    The quarantine of a task begins after two workers in a row crashed with a lease of the task, and
     ends when the task is finished. One crash proves nothing, because the system may have killed the
     worker, which may have had hundreds of leases.
     """

@@ -92,8 +92,8 @@ def clean(value: object, *, depth: int = 0) -> Any:
         return value if -_INT64 <= value < _INT64 else str_of_int(value)  # type: ignore[operator,arg-type]  # mypy cannot narrow *value* by `kind`
     if kind is float:
         return value if math.isfinite(value) else None  # type: ignore[arg-type]  # mypy cannot narrow *value* by `kind`
-    # Check dict and list before all other types, because most nested values are dicts or lists.
     if depth < MAX_DEPTH:
+        # Check dict and list before all other types, because most nested values are dicts or lists.
         if kind is dict:
             cleaned = {}
             for k, v in value.items():  # type: ignore[attr-defined]  # mypy cannot narrow *value* by `kind`

@@ -122,9 +122,9 @@ class Dispenser:
         - If the worker has more than *limit* unfinished tasks, the most recently claimed tasks are
           released. Tasks that were claimed together are released in ascending order of priority.
 
-        Concurrent requests of one worker may each get up to *limit* tasks, and a task may be in no
-        result, or in several results. `check` shows the tasks that the worker leases, and the next
-        `assign` corrects the leases.
+        Concurrent requests of one worker may each get up to *limit* tasks. The results of such
+        requests may miss or repeat a task that the worker leases. `check` shows the tasks that the
+        worker leases, and the next `assign` corrects the leases.
 
         *request* is a token that the worker chooses, so that it can repeat a request. A repeated
         request gets the tasks of the first request that the worker still leases. If the worker
