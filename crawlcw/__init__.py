@@ -90,7 +90,7 @@ _EXPORTS = {
     "crawlcw.model.task": ("Status",),
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
-__all__ = [*_HOMES]  # noqa: PLE0604  # these are texts
+__all__ = [*_HOMES]  # noqa: PLE0604  # only strings
 
 
 def __getattr__(name: str) -> Any:

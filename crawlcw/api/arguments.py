@@ -44,7 +44,7 @@ def headers(fields: object, *, of: str = "Request(headers=...)") -> tuple[tuple[
     """Return header fields as pairs of texts; a number becomes text. Raises `SpiderError`."""
     pairs = _pairs("headers", fields)
     for name, value in pairs:
-        # The message omits the value, which may be a secret.
+        # The error message omits the value, which may be a secret.
         if not isinstance(name, str) or not isinstance(value, str | int):
             raise SpiderError(
                 f"{of}: {name!r} is {_kind(value)}: write its name and value as text, or leave out "
@@ -119,7 +119,7 @@ def _proxy(proxy: str) -> str:
     try:
         return proxy if proxy == proxies.DIRECT else proxies.parse(proxy).url
     except SettingsError as error:
-        # The message omits the URL, which may have a password.
+        # The error message omits the URL, which may have a password.
         raise SettingsError(f"{error}; or `direct`") from None
 
 
@@ -159,7 +159,7 @@ def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         raise SpiderError(f"Request(cookies=...) takes a mapping, not a value {_kind(cookies)}")
     for name, value in cookies.items():
         if not (_TOKEN.match(name) and isinstance(value, str) and _COOKIE.match(value)):
-            # The message omits the value, which may be a secret.
+            # The error message omits the value, which may be a secret.
             raise SpiderError(
                 f"Request(cookies=...): the name or value of the cookie {name!r} is invalid"
             )

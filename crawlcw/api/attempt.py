@@ -41,10 +41,10 @@ class Purpose(StrEnum):
 class Deadline:
     """The deadline of an attempt, which counts only the time spent waiting for servers.
 
-    Its `with` block pauses the deadline; `with` blocks may overlap.
+    A `with` block of the deadline pauses it; `with` blocks may overlap.
     """
 
-    timeout: asyncio.Timeout | None = None  #: cancels the attempt, if any
+    timeout: asyncio.Timeout | None = None  #: the timer that cancels the attempt
     _pauses: int = field(default=0, init=False)
     _paused: float = field(default=0.0, init=False)
     _end: float | None = field(default=None, init=False)
@@ -104,11 +104,11 @@ class Session:
 
     @property
     def may_be_banned(self) -> bool:
-        """Whether a ban retires the session, because it is from a pool or has its own proxy."""
+        """Whether a ban retires the session, which must be from a pool or have its own proxy."""
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
-        """Return the session for `Response.session` of a callback."""
+        """Return the session in the form that a callback gets as `Response.session`."""
         return PageSession(self.identity.name, frozen(self.identity.data))
 
 
@@ -131,19 +131,19 @@ class Attempt:
     purpose: Purpose = Purpose.PAGE
     session: Session | None = None
     proxy: Proxy | None = None  #: the last exchange's proxy
-    kept_proxy: Proxy | None = None  #: the proxy of all exchanges
+    kept_proxy: Proxy | None = None  #: the proxy for all exchanges
     deadline: Deadline = field(default_factory=Deadline)
     redirects: list[Response] = field(default_factory=list)  #: followed redirects, in order
     url: str = ""  #: the current hop's URL before hooks and layers change the URL
-    #: Returns whether to follow a redirect within the attempt; if it is None, follow all redirects.
+    #: A function that returns whether the attempt follows a redirect; None means all redirects.
     follows: Callable[[str], bool] | None = None
     is_conditional: bool = False  #: whether a 304 means that the page is unchanged
-    #: Returns whether to save a response to a file; the response has the first bytes of its body.
+    #: A function that returns whether to save a response to a file, from its body's first bytes.
     accepts_file: Callable[[Response], bool] | None = None
     exchanges: list[Any] | None = None  #: to write to WARC files
     cleanup: AsyncExitStack | None = None  #: resources to close
-    #: Whether the first body of this attempt may wait for memory. It is False if a page that holds
-    #: memory waits for this attempt, because then both could wait for ever.
+    #: Whether the first body of this attempt may wait for memory. `may_wait` is False if a page
+    #: that holds memory waits for this attempt, because the two could wait for each other for ever.
     may_wait: bool = True
     #: Memory of bodies to free at the attempt's end; if it is None, free a body after its exchange.
     memory: list[Share] | None = None
@@ -194,7 +194,7 @@ class Downloader(Protocol):
 
         - *url* is the request's own URL, or the target of a redirect.
         - A redirect is returned, not followed; its `location` header comes from its raw bytes.
-        - A body over the limit is cut, and `truncated` is then true.
+        - A body over the limit is cut, and `truncated` gives the reason.
         - A response of any status is returned.
         - The body of a request with `options.save_to` may be streamed to
           `Response.file`; the crawl saves a body that is returned in memory.
@@ -203,7 +203,7 @@ class Downloader(Protocol):
         """
 
     async def close(self) -> None:
-        """Close all connections; cancelled after the setting `grace`."""
+        """Close all connections; the crawl cancels `close` after the setting `grace`."""
 
 
 class Next(Protocol):
@@ -220,7 +220,7 @@ class Layer(Protocol):
 
     - By default a layer is called for the requests of pages. A layer with the attribute `wire =
       True` is also called for robots.txt and logins, and sees the secrets that are sent.
-    - A layer may take `callback_timeout`; this time does not count for the page's `timeout`.
+    - A layer may run for `callback_timeout`; its time does not count for the page's `timeout`.
     - `FetchError` ends the attempt, and `Defer` defers the page. Any other error of a layer fails
       the page as `parse-error`.
     """

@@ -5,10 +5,10 @@ Content-Type, the first <meta> that names an encoding, UTF-8 if the bytes are va
 windows-1252. A <meta> counts only in HTML, and an XML declaration only in HTML and XML. JSON with
 valid UTF-8 bytes is UTF-8 (RFC 8259, section 8.1).
 
-An encoding has the standard's name, in lower case, and is decoded by the standard's tables.
-Python's codecs differ from the standard: `euc_jp` lacks the characters of NEC and IBM, which most
-Japanese pages have. Encodings that only Python knows (`punycode`, `unicode_escape`) may be slow
-enough to block the crawl. `python_name` returns the nearest codec, for users.
+This module uses the names (in lower case) and the tables of the Encoding Standard, because Python's
+codecs differ: `euc_jp` lacks the characters of NEC and IBM, which most Japanese pages have.
+Encodings that only Python knows (`punycode`, `unicode_escape`) may be slow enough to block the
+crawl. `python_name` returns the nearest codec, for users.
 """
 
 import codecs
@@ -41,8 +41,8 @@ _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
 #: Maximum length of a text without the end of a tag or line; a longer text, which could fill the
 #: memory, is cut at any byte.
 _LONGEST_RUN = 1 << 20
-#: Python's codecs for three encodings of the standard. The standard decodes GBK as GB 18030; Python
-#: has no codec for `replacement` and `x-user-defined`.
+#: Python's codecs for three encodings. The Encoding Standard decodes GBK as GB 18030; Python has no
+#: codec for `replacement` and `x-user-defined`.
 _NEAREST = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
 #: Labels that mean a different encoding in a <meta> or an XML declaration, because a page whose
 #: label is readable as ASCII cannot be UTF-16.
@@ -61,14 +61,14 @@ _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASC
 _HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
-#: The standard's "prescan a byte stream to determine its encoding" also reads tags in scripts.
+#: The HTML standard's "prescan a byte stream to determine its encoding", which reads also scripts.
 _PRESCAN = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
 #: A pattern that finds a <meta> as a parser does, and skips the text of scripts.
 _SCAN = re.compile(b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
 )
-#: The standard's "extract a character encoding from a meta element".
+#: The HTML standard's "extract a character encoding from a meta element".
 _IN_CONTENT = re.compile(rb"charset\s*+=\s*+(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']*))", re.IGNORECASE)
 _XML = re.compile(rb"\s*+<\?xml(?=\s)[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)", re.IGNORECASE)
 

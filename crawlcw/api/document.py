@@ -89,7 +89,7 @@ class Document:
 
     @property
     def _charset(self) -> str:
-        """The standard's name of the encoding, as `charset.choose` returns it."""
+        """The encoding's name in the Encoding Standard, as `charset.choose` returns it."""
         if self._chosen_charset is None:
             self._chosen_charset = charset.choose(self.headers.get("content-type"), self.body)
         return self._chosen_charset
@@ -204,8 +204,8 @@ class Document:
     def jsonld(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Return the page's JSON-LD objects; *kind* selects only objects with this `@type`.
 
-        Objects in lists and in a `@graph` are returned separately. Comments, trailing commas and
-        CDATA marks in JSON-LD are accepted. Scripts that are not JSON are ignored.
+        JSON-LD objects in lists and in a `@graph` are returned separately. Comments, trailing
+        commas and CDATA marks in JSON-LD are accepted. Scripts that are not JSON are ignored.
         """
         objects = [
             entity
@@ -260,7 +260,7 @@ def _text_alone(match: re.Match[str]) -> str:
 
 
 def _loosely_json(script: str) -> str:
-    """Return JSON without JavaScript's comments and trailing commas, and without marks."""
+    """Return the JSON of a script, without comments, trailing commas and CDATA marks."""
     opening = _OPENING.match(script)
     text = script[opening.end() if opening else 0 :]
     closing = _CLOSING.search(text, max(0, len(text) - _LONGEST_CLOSING))

@@ -62,10 +62,10 @@ _ENCODED = "application/x-www-form-urlencoded"
 class Form:
     """A form that can be submitted, with the values from its page."""
 
-    node: LexborNode  #: the form's element in a tree that `with_form_owners` has parsed
+    node: LexborNode  #: the form's element in a tree made with `with_form_owners`
     page_url: str
     base_url: str  #: the base URL of the page's links
-    encoding: str  #: the standard's name of the page's encoding
+    encoding: str  #: the page's encoding, by the name in the Encoding Standard
     callback: Callback | None
     click: str | Literal[False] | None  #: see `Response.form`
     options: dict[str, Any]  #: options of the `Request`

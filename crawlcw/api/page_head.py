@@ -121,7 +121,7 @@ class Head:
         return next((target for target in refreshes if target is not None), None)
 
     def directives(self, *, robot: str) -> list[str]:
-        """Return the directives of the metas named `robots` and *robot*."""
+        """Return the directives of each <meta> with the name `robots` or *robot*."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
         if names[0].encode() not in self._lower and names[1].encode() not in self._lower:
             return []

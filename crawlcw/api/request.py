@@ -148,7 +148,7 @@ class Request:
         self.options = NO_OPTIONS if option_values == _NOTHING else arguments.options(option_values)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
-        """Encode *json* or *data* as the body; if *posts*, set the method to POST."""
+        """Encode *json* or *data* as the body; if *posts* is true, set the method to POST."""
         if self.body is not None or (json is not None and data is not None):
             raise SpiderError("Request takes one of body, json and data")
         if data is not None:
@@ -184,7 +184,7 @@ class Request:
         callback: Callback | None = None,
         **options: Any,
     ) -> Self:
-        """Return a request for a link that cannot be fetched; its `identity` raises *refusal*."""
+        """Return a request for an unfetchable link, whose method `identity` raises *refusal*."""
         request = cls(link, callback, **options)
         request._refusal = Refusal(refusal.reason, refusal.message)
         return request

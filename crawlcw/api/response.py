@@ -160,7 +160,7 @@ class Response(Document):
     def refresh(self) -> Refresh | None:
         """The delay and the URL of the page's refresh, from a header or a <meta>.
 
-        The value is None if the URL cannot be fetched, or is the URL of the page itself.
+        The refresh is None if its URL cannot be fetched, or is the URL of the page itself.
         """
         if self.file is not None:
             return None  # browsers do not show a saved file
@@ -219,7 +219,7 @@ class Response(Document):
         Raises `TypeError` if *href* is not a `str`.
         """
         if not isinstance(href, str):
-            kind = type(href).__name__  # type: ignore[unreachable]  # spiders are not all typed
+            kind = type(href).__name__  # type: ignore[unreachable]  # for untyped spiders
             raise TypeError(
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )

@@ -30,8 +30,8 @@ class Rule:
 
     - *css*, *allow*, *deny*, *extensions*, *deny_extensions*, *restrict*: see
       `Response.follow_all`. By default a rule excludes links to files that are not pages.
-    - *callback*: the name of a method. The default callback is `parse`, which the spider does not
-      have to define.
+    - *callback*: the name of the spider's method that parses the linked pages. The default callback
+      is `parse`, which the spider does not have to define.
     - *follow*: whether the rules also apply to the linked pages; by default only without a
       *callback*.
     - *options*: arguments of `Request`.
@@ -53,7 +53,7 @@ class Rule:
         if callback is not None and not isinstance(callback, str):
             raise SpiderError(f"Rule(callback={callback!r}) takes the name of a method")
         if not isinstance(css, str):
-            kind = type(css).__name__  # type: ignore[unreachable]  # spiders are not all typed
+            kind = type(css).__name__  # type: ignore[unreachable]  # for untyped spiders
             raise SpiderError(
                 f"Rule({kind}(...)) takes a CSS selector for links: write allow=, deny= and "
                 "restrict= in the rule itself"

@@ -43,7 +43,7 @@ _ROBOTS_TXT = "/robots.txt"
 _DEFAULT_PATH = "/sitemap.xml"
 _SITEMAP = "sitemap"
 _INDEX = "sitemapindex"
-#: Entries of sitemaps and of indexes, which some generators confuse; <loc> may stand alone.
+#: Entry elements; some generators confuse <url> and <sitemap>, or write <loc> alone.
 _ENTRIES = frozenset({"url", _SITEMAP, "loc"})
 _RECORDS = {
     "urlset": _ENTRIES,

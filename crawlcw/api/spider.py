@@ -80,11 +80,11 @@ class Spider:
     #: The URLs of the first pages; empty if other programs add all pages (`crawlcw add`).
     start_urls: Iterable[str] = ()
     #: Hosts that links may lead to, with their subdomains: `example.com`, or `example.com:8080` for
-    #: one port; `"*"` for all hosts. None means the hosts of the start URLs.
+    #: one port; `"*"` for all hosts. With None, links may lead to the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
-    #: Limits of single hosts, which replace the settings. A key is `shop.example.com`, with
-    #: or without a port, `*.example.com` for its subdomains, or `*`; the most specific key counts.
+    #: Limits for single hosts, which replace the settings' limits. A key is `shop.example.com`,
+    #: with or without a port, `*.example.com` for its subdomains, or `*`; the most specific counts.
     limits: Mapping[str, Limit] = {}
     #: The links that the spider follows without code, see `Rule`.
     rules: Sequence[Rule] = ()
@@ -144,17 +144,17 @@ class Spider:
         for url in self.start_urls:
             yield Request(url)
 
-    def parse(self, response: Response) -> Any:  # noqa: ARG002  # for a spider's own
+    def parse(self, response: Response) -> Any:  # noqa: ARG002  # for overrides
         """Yield the items and requests of a page; a spider without `rules` must define `parse`."""
         if self.rules:
             return
         raise NotImplementedError(f"{type(self).__name__} has no parse()")
 
-    def item(self, item: Any, response: Response | None) -> Any:  # noqa: ARG002  # for a spider's own
+    def item(self, item: Any, response: Response | None) -> Any:  # noqa: ARG002  # for overrides
         """Change an item before the ledger records it: return the item, or yield several items.
 
-        May be `async`. If it raises `DropItem`, the item is dropped and counted by
-        reason. *response* is the page of the item, or None for an item of `on_error`.
+        May be `async`. If the hook raises `DropItem`, the item is dropped and counted by reason.
+        *response* is the page of the item, or None for an item of `on_error`.
         """
         return item
 

@@ -1,8 +1,8 @@
 """Call the user's code, isolate its errors, and record which function runs.
 
-`SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` from a callback are
-errors like any other. Only a cancellation by the crawl passes through, because it ends work of the
-crawl. If user code cancels its own task, only that call fails.
+`SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` from a callback are errors
+like any other. Only a cancellation by the crawl passes through, because it ends work of the crawl.
+If user code cancels its own task, only the call of this code fails.
 """
 
 import asyncio
