@@ -85,7 +85,7 @@ class Admin:
     async def reopen(
         self, selection: TaskFilter, *, stage: str | None = None, deletes_results: bool = False
     ) -> int:
-        """Set tasks without a lease to `todo`, due now, without attempts; return their number.
+        """Set tasks without a lease to `todo`, due now, and reset attempts; return their number.
 
         A task whose lease has expired counts as not leased. *stage*, if given, becomes the stage
         and host of tracked tasks. With *deletes_results* the results of tracked tasks are deleted.

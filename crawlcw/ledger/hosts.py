@@ -1,6 +1,6 @@
 """Wake hosts, give hosts up, read the states of hosts, and write the states of leased hosts.
 
-Each store has subclasses, which lease ready hosts and find the first due tasks of hosts.
+Each store has subclasses that lease ready hosts, and find the first due tasks of hosts.
 """
 
 import asyncio
