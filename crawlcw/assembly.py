@@ -258,7 +258,7 @@ class _Parts(Parts):
             known_ids=self.adder.known_ids,
             now=self.now,
             watchdog=session.watchdog,
-            parsing=Parsing(self.settings),
+            parsing=Parsing(self.settings, selectors=self.spider.selectors),
             state=self.state,
             write=self.committer.write_links,
         )

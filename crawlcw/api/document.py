@@ -53,6 +53,8 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
+    #: The library of `css` and `css_first`: "lexbor", or "parsel" for selectors as in Scrapy.
+    selectors: str = "lexbor"
     #: The trees that the crawl has made before the callback; None if the crawl made none.
     trees: Trees | None = None
     _chosen_charset: str | None = None
@@ -146,14 +148,29 @@ class Document:
         return markup.parse_bounded(self.source()) if trees.tree is None else trees.tree
 
     def css(self, query: str) -> list[LexborNode]:
-        """Return the nodes that match a CSS selector, in document order."""
+        """Return the nodes that match a CSS selector, in document order.
+
+        A spider with `selectors = "parsel"` gets parsel's `SelectorList` instead.
+        """
+        if self.selectors != "lexbor":
+            # Typed as the default, because a type checker does not know the spider's choice.
+            return self.selector.css(query)  # type: ignore[return-value]
+        return self._nodes(query)
+
+    def _nodes(self, query: str) -> list[LexborNode]:
+        """Return lexbor's nodes that match a CSS selector, whatever `selectors` is."""
         try:
             return self.tree.css(query)
         except SelectolaxError as error:
             raise not_css(query, error) from None
 
     def css_first(self, query: str) -> LexborNode | None:
-        """Return the first node that matches a CSS selector, or None."""
+        """Return the first node that matches a CSS selector, or None.
+
+        A spider with `selectors = "parsel"` gets parsel's `Selector` instead.
+        """
+        if self.selectors != "lexbor":
+            return next(iter(self.selector.css(query)), None)  # type: ignore[return-value]  # see `css`
         try:
             return self.tree.css_first(query)
         except SelectolaxError as error:
@@ -193,7 +210,7 @@ class Document:
         If several <meta> have the same name, the first <meta> counts.
         """
         metas = Metas()
-        for node in self.css("meta[content]"):
+        for node in self._nodes("meta[content]"):
             attributes = node.attributes
             for key in ("name", "property"):  # a <meta> may have a name and a property
                 name = (attributes.get(key) or "").strip().lower()
@@ -209,7 +226,7 @@ class Document:
         """
         objects = [
             entity
-            for node in self.css('script[type*="application/ld+json" i]')
+            for node in self._nodes('script[type*="application/ld+json" i]')
             # Ignore parameters of the script's type, such as `profile=` (JSON-LD 1.1, section 7).
             if (node.attrs["type"] or "").partition(";")[0].strip().lower() == _JSONLD
             for entity in _objects(_json_of(node.text()))

@@ -198,7 +198,7 @@ class Response(Document):
         if not self._head.has_base:
             return self.url
         try:
-            nodes = self.css("base[href]")
+            nodes = self._nodes("base[href]")
         except ParseRefusedError as refusal:
             # Cache the refusal too, because each link of the page needs the base, and checking a
             # large page is slow.
@@ -300,8 +300,10 @@ class Response(Document):
             )
         nodes: Iterator[Link]
         if isinstance(targets, str):
-            matches = self.css(targets)
-            nodes = iter(matches if restrict is None else nodes_within(matches, self.css(restrict)))
+            matches = self._nodes(targets)
+            nodes = iter(
+                matches if restrict is None else nodes_within(matches, self._nodes(restrict))
+            )
         elif restrict is not None:
             raise ValueError(
                 "follow_all(restrict=...) works only with a CSS selector, not with nodes"

@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from crawlcw.api import rules
@@ -98,6 +99,10 @@ class Spider:
     #: An item with a value of an unknown type fails the page ("page"), or is dropped and counted
     #: alone ("item").
     invalid_items: ClassVar[Literal["page", "item"]] = "page"
+
+    #: The results of `response.css` and `css_first`: "lexbor" for nodes, which are fast, or
+    #: "parsel" for selectors as in Scrapy, with `::text`, `.attrib` and `.re_first`.
+    selectors: ClassVar[Literal["lexbor", "parsel"]] = "lexbor"
 
     if TYPE_CHECKING:
         #: A logger with the spider's name. A spider may define its own attribute `logger` instead.
@@ -296,6 +301,7 @@ def check(spider: Spider) -> None:
         raise SpiderError(
             f'{kind}.invalid_items is {spider.invalid_items!r}: write "page" or "item"'
         )
+    _check_selectors(spider)
     _check_item_hook(spider)
     rules.check(spider.rules, type(spider))
     try:
@@ -335,6 +341,14 @@ def _check_no_start(spider: Spider) -> None:
             f"{kind}.start_urls is empty, so the crawl would follow no link: write its hosts "
             'in allowed_hosts, or "*" for all'
         )
+
+
+def _check_selectors(spider: Spider) -> None:
+    label = f"{type(spider).__name__}.selectors = {spider.selectors!r}"
+    if spider.selectors not in ("lexbor", "parsel"):
+        raise SpiderError(f'{label}: write "lexbor" or "parsel"')
+    if spider.selectors == "parsel" and find_spec("parsel") is None:
+        raise SpiderError(f"{label} needs parsel: install it with `pip install 'crawlcw[xpath]'`")
 
 
 def _check_item_hook(spider: Spider) -> None:

@@ -20,7 +20,7 @@ _NAMES = {
     **dict.fromkeys(("FilesPipeline", "ImagesPipeline"), ("Request(save_to=)", "files")),
     **dict.fromkeys(
         ("Compose", "Identity", "Join", "MapCompose", "SelectJmes", "TakeFirst"),
-        ("a plain function", _ITEMS),
+        ("the same class of itemloaders.processors", _ITEMS),
     ),
     **dict.fromkeys(
         ("HtmlResponse", "TextResponse", "XmlResponse"), ("crawlcw.Response", "responses")
@@ -36,7 +36,7 @@ _NAMES = {
     "FormRequest": ("response.form(...).submit(...), or Request(data=)", "responses#Forms"),
     "IgnoreRequest": ("FetchError, raised in a hook", _HOOKS),
     "Item": ("a dict or a dataclass", _ITEMS),
-    "ItemLoader": ("a dict, made in the callback", _ITEMS),
+    "ItemLoader": ("itemloaders.ItemLoader(item={}, selector=response.selector)", _ITEMS),
     "JsonRequest": ("Request(json=)", "requests"),
     "Request": ("crawlcw.Request", "requests"),
     "Response": ("crawlcw.Response", "responses"),
@@ -51,7 +51,6 @@ _NAMES = {
 #: crawlcw's replacement for each module, if `_NAMES` does not have the imported name.
 _MODULES = {
     "itemadapter": ("the item itself: a dict or a dataclass", _ITEMS),
-    "itemloaders": _NAMES["ItemLoader"],
     "pydispatch": _NAMES["signals"],
     "scrapy": ("from crawlcw import Request, Spider", _SCRAPY),
     "scrapy.downloadermiddlewares": ("before_request() and after_response()", _HOOKS),

@@ -13,7 +13,7 @@ from pathlib import Path
 #: Modules of Scrapy and its plugins, which crawlcw does not use.
 FOREIGN_MODULES = frozenset(
     """
-    itemadapter itemloaders pydispatch scrapy scrapy_playwright scrapy_redis
+    itemadapter pydispatch scrapy scrapy_playwright scrapy_redis
     scrapy_rotating_proxies scrapy_selenium scrapy_splash twisted
     """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )

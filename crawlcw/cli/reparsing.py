@@ -183,7 +183,7 @@ async def reparser_of(
             known_ids=frozenset() if saving is None else saving.adder.known_ids,
             now=ledger.now,
             watchdog=Watchdog(Stats(), limit=settings.callback_timeout),
-            parsing=Parsing(settings),
+            parsing=Parsing(settings, selectors=spider.selectors),
             state=state,
             write=_dropping if saving is None else saving.add_links,
         ),

@@ -89,7 +89,7 @@ class Trial:
         self._settings = settings
         admission = Admission()
         self._watch = Watchdog(Stats(), limit=settings.callback_timeout)
-        self._parsing = Parsing(settings)
+        self._parsing = Parsing(settings, selectors=spider.selectors)
         self._render = Render(settings, admission)
         layers = pipeline.layers(
             spider,

@@ -57,8 +57,10 @@ _NO_ROOM = "its tree for XPath needs more than its part of memory_budget"
 class Parsing:
     """Parses the pages of one crawl."""
 
-    def __init__(self, settings: Settings, *, seconds: float = 5.0) -> None:
-        """Allow the parser *seconds* of CPU time for each page."""
+    def __init__(
+        self, settings: Settings, *, selectors: str = "lexbor", seconds: float = 5.0
+    ) -> None:
+        """Allow the parser *seconds* of CPU time for each page; see `Spider.selectors`."""
         self.memory = MemoryBudget(int(settings.memory_budget * _TREES_SHARE))  #: memory of trees
         self._seconds = seconds
         self._robot = product_token(settings.user_agent)
@@ -67,14 +69,15 @@ class Parsing:
         self._has_warned = False
         # Parse in one thread, because more threads would need more memory.
         self._thread = anyio.CapacityLimiter(1)
-        self._uses_selectors = False  # whether a callback has used parsel's tree
+        self._selectors = selectors
+        self._uses_selectors = selectors == "parsel"  # whether a callback has used parsel's tree
 
     @asynccontextmanager
     async def ready(self, response: Response) -> AsyncIterator[Response]:
         """Yield a response with its trees; memory for the trees is reserved in the `with` block."""
         share, trees = await self._prepared(response)
         following = Following(robot=self._robot, obey_robots=self._obey_robots)
-        response = replaced(response, trees=trees, following=following)
+        response = replaced(response, trees=trees, following=following, selectors=self._selectors)
         try:
             yield response
         finally:

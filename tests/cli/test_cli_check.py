@@ -170,9 +170,8 @@ class Books(scrapy.Spider):
         yield loader.load_item()
 """,
         {
-            1: "import of itemloaders.processors.MapCompose -> a plain function",
-            2: "import of scrapy.loader.ItemLoader -> a dict, made in the callback",
-            6: "ItemLoader -> a dict, made in the callback",
+            2: "import of scrapy.loader.ItemLoader -> itemloaders.ItemLoader(item={}, ",
+            6: "ItemLoader -> itemloaders.ItemLoader(item={}, selector=response.selector)",
         },
     ),
     "pipeline": (
