@@ -56,9 +56,9 @@ class Groups:
     async def by(self, dimension: Dimension) -> list[Group]:
         """Return the number of tasks for each value of *dimension*, the largest group first.
 
-        - A host, callback or depth counts all its tasks.
-        - A reason counts failed tasks that wait for a retry, and ignored tasks.
-        - A status code counts done tasks; None counts done tasks that never had a response.
+        - The group of a host, callback or depth counts all its tasks.
+        - The group of a reason counts failed tasks that wait for a retry, and ignored tasks.
+        - The group of a status code counts done tasks; None counts those that never had a response.
 
         `by` reads only indexes. SQL ledgers count in one snapshot. MongoDB counts one index range
         after the other, which takes 0.3 s for a million tasks. MongoDB may count a task that

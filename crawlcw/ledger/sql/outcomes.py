@@ -1,7 +1,7 @@
 """Record the outcomes of tasks, and apply the conditional writes of claims and outcomes.
 
 Each step of an SQL statement releases Python's GIL, and then must wait until the event loop
-releases the GIL. So one statement writes many rows with the same columns.
+releases the GIL. Therefore one statement writes many rows that have the same columns.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
