@@ -291,7 +291,7 @@ class _Parts(Parts):
             idle_reason=self.coordinator.idle_reason,
             stop=self.ending.stop_by_spider,
         )
-        # Watch the uplink outside the coordinator, which ends before the last pages.
+        # Watch the uplink in a separate task, because the coordinator ends before the last pages.
         watch_uplink = self.causes.watch_uplink
         lending = Lending(
             self.session,

@@ -63,7 +63,7 @@ class Deadline:
         #: Called at the deadline: releases and reports unfinished work, and returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
-        self.is_at_once = False  #: whether the user wants no further wait
+        self.is_at_once = False  #: whether a second signal asked for the end
         #: Called to report the outcome of the command; returns the exit code.
         self.report: Callable[[Callable[[], object]], int] = lambda _: INTERRUPTED
         self._timer: threading.Timer | None = None

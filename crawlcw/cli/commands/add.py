@@ -38,7 +38,7 @@ from crawlcw.tracking.tracker import CHUNK_SIZE
     "--format",
     "file_format",
     type=click.Choice(reading_tasks.FORMATS),
-    help="Format of a use case's file of tasks. Default: by the file's extension, or else lines.",
+    help="Format of a use case's file of tasks. The file's extension decides the default.",
 )
 @click.option(
     "--key",

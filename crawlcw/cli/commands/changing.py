@@ -92,7 +92,7 @@ class Choice:
             )
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
-        """Change or only count the chosen tasks; print how many are *participle*, as "reset"."""
+        """Change or only count the chosen tasks, and print their number with *participle*."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
         self.print_count(
