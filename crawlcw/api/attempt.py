@@ -31,17 +31,17 @@ from crawlcw.model.values import frozen
 class Purpose(StrEnum):
     """The reason for a request."""
 
-    PAGE = "page"  #: for a page of the spider, or to check whether a session is logged in
-    ROBOTS = "robots"  #: for the robots.txt of an origin
+    PAGE = "page"  #: a request for a page, or to check whether a session is logged in
+    ROBOTS = "robots"  #: a request for an origin's robots.txt
     LOGIN = "login"  #: from the spider's `login`
-    PROBE = "probe"  #: to test whether a server responds
+    PROBE = "probe"  #: a request to test whether a server responds
 
 
 @dataclass(slots=True, eq=False)
 class Deadline:
     """The deadline of an attempt, which counts only the time spent waiting for servers.
 
-    A `with` block of the deadline pauses it; `with` blocks may overlap.
+    The deadline is paused inside of its `with` blocks, which may overlap.
     """
 
     timeout: asyncio.Timeout | None = None  #: the timer that cancels the attempt

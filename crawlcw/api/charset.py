@@ -31,8 +31,8 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16le"),
     (codecs.BOM_UTF16_BE, "utf-16be"),
 )
-#: Encodings in which the byte of `<` may mean another character. In all other encodings, a byte
-#: below 128 is its ASCII character, or the last byte of a multi-byte character.
+#: Encodings in which the byte of `<` may mean another character. In an encoding outside of this
+#: set, a byte below 128 is its ASCII character, or the last byte of a multi-byte character.
 WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacement"})
 #: Encodings in which a character may have several bytes.
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {

@@ -2,7 +2,7 @@
 
 All fields of a form, also hidden fields, have the values from the page. The HTML standard defines
 which fields are sent ("constructing the entry list") and how ("form submission algorithm"). This
-module cannot submit a form with files or in a dialog, so the spider makes such a request.
+module cannot submit a form with files or in a dialog, so a spider must do it.
 """
 
 import re
@@ -62,7 +62,7 @@ _ENCODED = "application/x-www-form-urlencoded"
 class Form:
     """A form that can be submitted, with the values from its page."""
 
-    node: LexborNode  #: the form's element in a tree made with `with_form_owners`
+    node: LexborNode  #: the <form>, in a tree made with `with_form_owners`
     page_url: str
     base_url: str  #: the base URL of the page's links
     encoding: str  #: the page's encoding, by the name in the Encoding Standard

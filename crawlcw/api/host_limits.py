@@ -23,7 +23,7 @@ _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limit:
-    """The limits of a host. If a limit is None, the setting of the same name applies.
+    """The limits that a spider gives a host; for None the setting applies.
 
     Raises `SettingsError` if a value is invalid.
     """

@@ -128,8 +128,7 @@ class TrapPolicy:
 
     def refusal_reason(self, url: str) -> Reason | None:
         """Return why *url* looks like a trap, or None; *url* is a `Location.canonical`."""
-        # Count separators before splitting, because counting is faster, and this method runs for
-        # most links of every page.
+        # Count separators before splitting the URL, because counting is faster.
         if self.max_length is not None and len(url) > self.max_length:
             return Reason.URL_TOO_LONG
         address, _, query = url.partition("?")

@@ -3,7 +3,7 @@
 Some unusual pages keep the parser lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
 with thousands of attributes). A dense page makes a tree of seventy times its size. Because a thread
 that parses cannot be stopped, the crawl parses a *suspicious* page in a process that it can stop
-(`crawl.parsing`). Without this process a suspicious page is refused. A false alarm takes some
+(`crawl.parsing`). Outside of a crawl, a suspicious page is refused. A false alarm takes some
 milliseconds. The check of a page with few tags only counts the tags.
 
 The text of a page does not always show how much memory its tree needs, and the parser has no limit.
@@ -11,7 +11,7 @@ So the operating system limits the memory of a tree, by RLIMIT_DATA of setrlimit
 
 parsel, on libxml2, serves XPath, `::text` and regular expressions. libxml2 is slower than lexbor on
 unusual pages, drops deeply nested elements silently, and resolves entities. A page is refused if
-one of these faults would change its tree. parsel is an optional dependency, imported when a
+such a fault of libxml2 would change its tree. parsel is an optional dependency, imported when a
 callback needs its tree.
 """
 
@@ -60,9 +60,9 @@ _CHUNK = 4096
 #: pages takes at most 0.2 s.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
-#: Size of a page in bytes that always takes less than half a second.
+#: Size in bytes of a page whose parsing always takes less than half a second.
 HARMLESS = 8 * 1024
-#: Number of unclosed tags that always take less than half a second.
+#: Number of unclosed tags whose parsing always takes less than half a second.
 _SUSPICIOUS = 1_500
 #: Number of NULs for which the parser stores 1 MiB of errors.
 _MAX_NULS = 1 << 16
@@ -105,7 +105,7 @@ _ATTRIBUTES = (
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
     rb"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^ \t\r\n\f<>\"'=]++(?=[ \t\r\n\f>])))?+)?+)*+"
 )
-#: A start tag whose end is certain; only such tags are compared with each other.
+#: A start tag whose end is certain, so that it can be compared with other tags.
 _ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
 #: An element that contains only text, which its end tag always closes.
 _CLOSED = (
@@ -113,9 +113,9 @@ _CLOSED = (
 )
 _CLOSED_AT_ONCE = re.compile(_CLOSED)
 #: Costly tags: options, <html>, <body>, and formatting that the parser opens again in each block.
-#: Tags without attributes do not match, because the parser keeps at most three equal open tags.
-#: Elements that contain only text and closed elements do not match, because they are closed. The
-#: first lookaheads of the pattern skip most tags at their first letters.
+#: Tags without attributes do not match, because the parser keeps at most three equal open tags. An
+#: element that contains only text and closed elements does not match, because its end tag closes
+#: it. The first lookaheads of the pattern skip most tags at their first letters.
 _COSTLY = re.compile(
     rb"<(?=[bcefhinostuBCEFHINOSTU])(?!span|t[dr])(?:"
     rb"(?P<tag>[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
@@ -253,8 +253,9 @@ def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
 
     In browsers a field's form does not depend on the tree only: after a `</div>` has closed a form,
     later fields still belong to the form, and a form inside of a form does not count (HTML
-    standard, 13.2.6.4.7, "form element pointer"). In a template only the tree decides a field's
-    form. If *are_named* is false, the function only removes forms inside of forms.
+    standard, 13.2.6.4.7, "form element pointer"). Inside of a <template>, the tree alone decides to
+    which form a field belongs. If *are_named* is false, the function only removes forms inside of
+    forms.
     """
     count = pointer = templates = 0
 

@@ -43,7 +43,7 @@ _HOLDING_TEXT = (
 #: Tags that change how a parser reads the tags after them. Each special tag has its own rule in
 #: `_FOLLOWED`, or stops the scan. (After <template><col> parsers ignore every tag, even <script>.)
 _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_TEXT) + rb")"
-#: A comment up to the first `-->`, without the other ends that only some parsers accept.
+#: A comment up to the first `-->`, without other ends (`--!>`) that only some parsers accept.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
 #: Tags of shapes in an SVG; an HTML tag would end the SVG, and `desc` may contain HTML.

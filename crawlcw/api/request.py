@@ -38,8 +38,8 @@ class Request:
     - *priority*: from -100 to 100; the crawl fetches requests of a higher priority first.
     - *browser*: whether to render the page in a browser; with None the settings decide.
     - *save_to*: a folder, or an object store such as `s3://bucket/films`. The crawl streams the
-      body to a file in this folder (`Response.file`). The body may have any type, and any size up
-      to the setting `max_file`.
+      body to a file in the folder *save_to* (`Response.file`). The body may have any type, and any
+      size up to the setting `max_file`.
     - *truncate*: True cuts a body over `max_body`; False fails the page as `body-too-large`; with
       None the settings decide.
     - *revisit*: the time until the next visit (`"7d"`, seconds, a timedelta), `"adaptive"` or
@@ -144,7 +144,7 @@ class Request:
             *(max_retry, browser, save_to, truncate, timeout, retry_statuses, accept_statuses),
             *(max_depth, revisit, max_body, session, proxy, cookies or None),
         )
-        # Skip the check if there are no options, because most requests have none.
+        # Skip the check of options if there are none, because most requests have no options.
         self.options = NO_OPTIONS if option_values == _NOTHING else arguments.options(option_values)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:

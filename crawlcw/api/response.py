@@ -384,8 +384,7 @@ class Response(Document):
 
         `Form.submit` returns a request with *callback* and with *options* of `Request`. *click* is
         a CSS selector of the button to click; None clicks the first button, and False no button.
-        Raises `ValueError` if the page has no such form, and `ParseRefusedError` for a page without
-        a tree (see `tree`).
+        Raises `ValueError` if the page has no such form, and `ParseRefusedError` if it has no tree.
         """
         try:
             node = self._tree_with_owners.css_first(css)

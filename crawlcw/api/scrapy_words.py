@@ -61,7 +61,7 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
-#: Settings of Scrapy that a spider can omit at this value, because crawlcw always behaves so.
+#: Settings of Scrapy that a spider can omit at the given value, which is crawlcw's behaviour.
 DEFAULTS = {
     "HTTPCACHE_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": False,

@@ -74,7 +74,7 @@ class SettingField(Generic[Input, Stored]):
 
 
 class Count(SettingField[int | str, int]):
-    """A whole number of at least *minimum*."""
+    """A setting with a whole number of at least *minimum*."""
 
     def __init__(self, default: int, doc: str, *, unit: str = "", minimum: int = 0) -> None:
         self.minimum = minimum
@@ -88,7 +88,7 @@ class Count(SettingField[int | str, int]):
 
 
 class Ceiling(SettingField[int | str | None, int | None]):
-    """A whole number of at least 1, or None (in text: `none`) for no limit."""
+    """A setting with a whole number of at least 1, or None (in text: `none`) for no limit."""
 
     def read(self, value: int | str | None) -> int | None:
         if value is None or is_none(value):
@@ -100,7 +100,7 @@ class Ceiling(SettingField[int | str | None, int | None]):
 
 
 class Tolerance(SettingField[int | float | str | None, int | float | None]):
-    """A count (`100`), a share (`5%`, `0.05`), or None (in text: `none`) for no limit."""
+    """A setting with a count (`100`), a share (`5%`, `0.05`), or None (`none`) for no limit."""
 
     def read(self, value: int | float | str | None) -> int | float | None:
         if value is None or is_none(value):
@@ -122,7 +122,7 @@ def tolerance(value: int | float | None) -> str:
 
 
 class Duration(SettingField[timedelta | float | str, timedelta]):
-    """A duration: a timedelta, a number of seconds, or text such as `30s`."""
+    """A setting with a duration: a timedelta, a number of seconds, or text such as `30s`."""
 
     def __init__(self, default: str, doc: str, *, minimum: timedelta = timedelta(0)) -> None:
         self.minimum = minimum
@@ -144,7 +144,7 @@ class Revisit(SettingField[timedelta | float | str | None, Recurrence]):
 
 
 class Flag(SettingField[bool | str, bool]):
-    """A truth value; in text also `1`, `0`, `yes`, `no`, `on`, `off`."""
+    """A setting that is true or false; in text also `1`, `0`, `yes`, `no`, `on`, `off`."""
 
     _WORDS = dict.fromkeys(("true", "1", "yes", "on"), True)
     _WORDS |= dict.fromkeys(("false", "0", "no", "off"), False)
@@ -162,7 +162,7 @@ class Flag(SettingField[bool | str, bool]):
 
 
 class Size(SettingField[int | str, int]):
-    """A number of bytes; in text also `64 KiB`, `10 MiB`, `1 GiB`."""
+    """A setting with a number of bytes; in text also `64 KiB`, `10 MiB`, `1 GiB`."""
 
     _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
     _UNITS |= {"kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -185,7 +185,7 @@ class Size(SettingField[int | str, int]):
 
 
 class SizeCeiling(SettingField[int | str | None, int | None]):
-    """A number of bytes like `Size`, or None (in text: `none`) for no limit."""
+    """A setting with a number of bytes like `Size`, or None (in text: `none`) for no limit."""
 
     def read(self, value: int | str | None) -> int | None:
         if value is None or is_none(value):
@@ -216,7 +216,7 @@ class Text(SettingField[str, str]):
 
 
 class Statuses(SettingField[Iterable[int | str] | int | str, tuple[int, ...]]):
-    """HTTP statuses: numbers, or text such as `404,500-599`, or `none`."""
+    """A setting with HTTP statuses: numbers, or text such as `404,500-599`, or `none`."""
 
     def __init__(self, default: Iterable[int], doc: str) -> None:
         super().__init__(tuple(default), doc, unit="statuses")
@@ -229,7 +229,7 @@ class Statuses(SettingField[Iterable[int | str] | int | str, tuple[int, ...]]):
 
 
 class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
-    """A list of names; in text separated by commas, or `none`."""
+    """A setting with a list of names; in text separated by commas, or `none`."""
 
     def read(self, value: Iterable[str] | str) -> tuple[str, ...]:
         if value == "none":
@@ -321,7 +321,7 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
 
 
 class Webhook(SettingField[str | None, SecretUrl | None]):
-    """The URL of a server, or None (in text: `none`)."""
+    """A setting with the URL of a server, or None (in text: `none`)."""
 
     def read(self, value: str | None) -> SecretUrl | None:
         if value is None or is_none(value):

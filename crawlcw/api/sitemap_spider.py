@@ -60,9 +60,9 @@ _LONGEST_ROBOTS_TXT = 512 << 10
 class SitemapEntry:
     """A page or a sitemap that a sitemap lists."""
 
-    url: str  #: the text of the entry; may be relative or invalid
+    url: str  #: the URL as the sitemap has it; may be relative or invalid
     is_sitemap: bool = False  #: whether the entry is a sitemap, not a page
-    lastmod: datetime | None = None  #: aware; for a day without a time, the end of the day
+    lastmod: datetime | None = None  #: aware datetime; for a day without a time, the end of the day
     changefreq: str = ""
     priority: float | None = None
     alternates: Mapping[str, str] = field(default_factory=dict)  #: language -> URL

@@ -236,8 +236,8 @@ def url_list(callback: F) -> F:
     """Mark a callback of a spider that reads a list of URLs, such as a sitemap.
 
     The callback is a generator or an async generator. While the callback runs, the crawl writes the
-    callback's requests to the ledger some hundred at a time. So a list of any length fits into
-    memory, and `max_links_per_page` does not limit it. The callback's requests have the depth of
+    callback's requests to the ledger some hundred at a time. A list of URLs of any length thus fits
+    into memory, and `max_links_per_page` does not apply. The callback's requests have the depth of
     the list. If the callback raises, the requests that it has yielded remain; a rerun adds no
     request twice.
     """

@@ -35,8 +35,8 @@ _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re
 class FeedEntry:
     """An entry (article) of a feed."""
 
-    link: str  #: the address, joined to any `xml:base`; may be relative or ""
-    id: str = ""  #: the unique id; `link` if the feed has no id
+    link: str  #: the entry's URL, joined to any `xml:base`; may be relative or ""
+    id: str = ""  #: the entry's unique id; `link` if the feed has no id
     title: str = ""
     published: datetime | None = None  #: aware; else `updated`
     updated: datetime | None = None  #: aware; else `published`
@@ -103,7 +103,7 @@ def _link(record: Record) -> str:
         is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
         if field.name == "guid" and is_address and "://" in field.text:
             return field.text.strip()
-    about = record.attributes.get("rdf:about", "")  # the id of an item in RSS 1.0
+    about = record.attributes.get("rdf:about", "")  # the id in RSS 1.0
     return about and _based(record, about)
 
 
@@ -118,8 +118,8 @@ def date_in(text: str) -> datetime | None:
     """Return the time in *text* as an aware datetime in UTC, or None.
 
     *text* is a W3C date (`2026-01-31`, `2026-01-31T12:00:00Z`) as in sitemaps and Atom, or a date
-    of RFC 822, as in RSS. A time without a known time zone is in UTC. For a day, a month or a year
-    the result is the start of this period.
+    of RFC 822, as in RSS. A time without a known time zone is in UTC. For a day, a month or a year,
+    the result is the start of the day, month or year.
     """
     span = _span(text.strip()[:64])
     return None if span is None else span[0]

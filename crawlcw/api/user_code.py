@@ -41,7 +41,7 @@ class Called:
     """A call of a user's function."""
 
     name: str  #: of the function
-    subject: str  #: the page's URL, or the task's key
+    subject: str  #: the URL of the page, or the key of the task
 
 
 def calls_user_code(function: F) -> F:
@@ -77,11 +77,12 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
 class Cancellation:
     """Distinguishes a cancellation by the crawl from a cancellation by the user's code.
 
-    Make the `Cancellation` before the user's code runs. A timeout or scope of the user's code
-    undoes its own cancellation before the code ends, so this cancellation does not count.
+    Make the `Cancellation` before the user's code runs. A cancellation by a timeout or scope in the
+    user's code does not count, because the timeout or scope undoes it.
 
     - In a task group, a cancellation by the crawl comes from a scope around the task, or from
-      *deadline*. The object undoes any other `task.cancel()`, because it came from the user's code.
+      *deadline*. `Cancellation` undoes any other `task.cancel()`, which must come from the user's
+      code.
     - For a task outside of groups, every `task.cancel()` counts as a cancellation by the crawl.
     """
 

@@ -31,8 +31,8 @@ _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
-#: Maximum length of a tag or a comment, which is one token. Older versions of expat read such a
-#: token from its start again with each piece (CVE-2023-52425).
+#: Maximum length of a tag or a comment, which is one token. With each piece, older versions of
+#: expat read an incomplete token from its start again (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
 #: Limits of a record for the characters of its texts and attributes, and for the number of its
 #: fields. A text or attribute over a limit is left out completely, never cut.
@@ -111,7 +111,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
 class Field:
     """A child element of a record; `text` includes the text of the child's own children."""
 
-    name: str  #: without the record's prefix, but with any other prefix (`dc:date`)
+    name: str  #: the element's name, without the record's prefix, with any other (`dc:date`)
     attributes: Mapping[str, str]
     text: str = ""
 

@@ -3,7 +3,7 @@
 One process alone writes a WARC file. An unfinished file is called `NAME.warc.gz.open`, and its
 process locks it; a finished file is called `NAME.warc.gz`. A crash leaves an unlocked `.open` file,
 whose last record may be incomplete, so the next process cuts an incomplete record off and renames
-the file. The cut loses no record that a task refers to, because such a record is synced first.
+the file. The cut loses no record that a task refers to, because each such record was synced first.
 """
 
 import errno
