@@ -480,7 +480,7 @@ class Coordinator:
         if has_work:
             self._idle_reason = None
             if self._idle_pause_s >= _SWEEP_AFTER_S:
-                # Read the tasks of busy hosts again, because other workers may have added some.
+                # Read the tasks of busy hosts again, because other workers may have added tasks.
                 self.frontier.poll(*self._task_leases.count_by_host)
             if self._idle_pause_s < _SWEEP_AFTER_S or not lacks_hosts:
                 self._rest(min(self._idle_pause_s, _SHARED_IDLE_S))
@@ -535,8 +535,8 @@ class Coordinator:
         """Return the seconds until the next poll; a change causes an earlier poll."""
         is_idle = self.pool.has_idle_workers()
         self._lease_poll_at = self.host_leaser.next_poll(idle=is_idle)
-        # If all fetchers are busy, poll later: the next free fetcher wakes the coordinator, and a
-        # poll now could release a host that may get its next request just now.
+        # If all fetchers are busy, the next free fetcher wakes the coordinator. A poll before that
+        # could release a host that may get a request just now.
         next_poll_at = self._lease_poll_at + (0 if is_idle else _BUSY_PAUSE_S)
         if self._is_low():
             next_poll_at = min(next_poll_at, self._ledger_poll_at, self.frontier.low_hosts()[1])

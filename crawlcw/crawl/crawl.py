@@ -44,7 +44,7 @@ from crawlcw.telemetry.metrics import Measures
 
 logger = logging.getLogger(__name__)
 
-#: Time to release leases when the crawl must end at once.
+#: Maximum time to release leases when the crawl must end at once.
 LAST_WORDS = timedelta(seconds=2)
 
 

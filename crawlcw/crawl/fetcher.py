@@ -49,7 +49,7 @@ class Fetcher:
 
     session: WorkerSession
     _: KW_ONLY
-    next_by_purpose: Mapping[str, Next]  #: layers that send a request, by its purpose
+    next_by_purpose: Mapping[str, Next]  #: layers that send a request, by the request's purpose
     robots: Robots
     coordinator: Coordinator  #: dispatches tasks
     outcomes: Outcomes
@@ -238,7 +238,7 @@ class Fetcher:
             # The time of the attempt's last request is unknown, so the delay counts from now.
             frontier.note_request(task.host, sent_at=time.monotonic())
             raise
-        # Note the time of the request again, because a slow connection delays the request.
+        # Note again when the request was sent, because a slow connection has delayed the request.
         was_redirected = response.url != request.url
         elapsed = 0.0 if was_redirected else response.elapsed.total_seconds()
         frontier.note_request(task.host, sent_at=time.monotonic() - elapsed)

@@ -52,7 +52,7 @@ class HostLeaser:
         self._lease_length = settings.lease
         self._capacity = _HOSTS_PER_FETCHER * settings.concurrency
         self.next_lease_at = 0.0  #: when to poll next for ready hosts
-        self._no_lease_until = 0.0  #: lease no host until this time
+        self._no_lease_until = 0.0  #: no host is leased before this time
         self._next_share_at = 0.0
         self._idle_since: float | None = None
         self._sweep_cursor = ""

@@ -47,7 +47,7 @@ class Phase(Enum):
     """The phase of a process's work on a host."""
 
     OPENING = auto()  #: only the host's robots.txt is requested and, after a failure, a probe page
-    SERVING = auto()  #: tasks of the host start
+    SERVING = auto()  #: requests for the host's tasks start
     LEAVING = auto()  #: no request to the host starts, because it is released next
 
 

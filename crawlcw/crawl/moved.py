@@ -120,7 +120,7 @@ class MovedPages:
             await self.outcomes.keep(attempt)
             return self._moved(lease, response)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
-        # Note the response for the target's origin, which may differ from the redirecting origin.
+        # Count the response for the target's origin, because a redirect may lead to another origin.
         self.outcomes.answered(at_home, response)
         try:
             page = await self.outcomes.parsed(at_home, response)
@@ -134,7 +134,7 @@ class MovedPages:
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
-        """Add and claim a fetched page's task, if its request equals the request that was sent."""
+        """Add and claim the task of a fetched page, if the task would send the same request."""
         # Shield the claim, because a cancelled claim could leave a lease that no process knows.
         with anyio.CancelScope(shield=True):
             # Write cookies before the task, because other processes may request the task's page as
@@ -187,7 +187,7 @@ class MovedPages:
             rules.check(url)
 
     def _at(self, task: Task, home: Request, *, hops: int) -> Task:
-        """Return the task of the page that *task* leads to, with the same due time.
+        """Return the task for the target of a redirect of *task*, with the due time of *task*.
 
         A target on the same host is as deep as *task*, and a target on another host is one link
         deeper. If *task* is a repeated visit, the target is requested again too.

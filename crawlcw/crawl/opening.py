@@ -177,7 +177,7 @@ class Opening:
             is_refused = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
             if not (is_refused or isinstance(error, SpiderFaultError)):
                 raise
-            # Open the host all the same, because each page must get its own outcome.
+            # Open the host despite the error, because each page must get its own outcome.
             host.open(was_fetched=not is_refused)
             return
         self.causes.answered()

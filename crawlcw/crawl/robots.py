@@ -176,7 +176,7 @@ class Robots:
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
-            # The page that waits for the rules has a slot of this host, so this request takes none.
+            # The page that waits for the rules has a slot of this host, so no other slot is taken.
             # A redirect to another host takes a slot of the other host.
             attempt.slot, attempt.slot_host = _no_slot, urls.locate(url).host
             async with attempt:

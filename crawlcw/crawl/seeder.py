@@ -132,7 +132,7 @@ class Seeder:
                 self._fingerprint = fingerprint(self.spider)
         noted_origins = state.get("start_origins") or {}
         if self._fingerprint is not None and noted_origins.get("fingerprint") == self._fingerprint:
-            # Trust the recorded origins, because old pages may be requested before `start` runs.
+            # Use the recorded start origins, because pages may be requested before `start` runs.
             self.credentials.trust(noted_origins["origins"])
         seeds = state.get("seeds")
         if not seeds or seeds["fingerprint"] != self._fingerprint:
@@ -165,7 +165,7 @@ class Seeder:
         limit = self.adder.max_depth
         old_limit = None if last_depth is None else last_depth["limit"]
         if last_depth is not None and old_limit == limit:
-            # Do not write or wait, because `start` must set passwords before the first request.
+            # Do not write, because a fetcher could request a page before `start` sets passwords.
             return
         if old_limit is not None and (limit is None or limit > old_limit):
             number = await self._ledger.admin.admit_to_depth(limit)
@@ -261,7 +261,7 @@ class Seeder:
         await self.adder.add(batch)
 
     async def _note_hosts(self, hosts: set[str]) -> None:
-        """Record hosts for the address guards of all processes, up to the two maximum numbers."""
+        """Record hosts for the address guards of all processes, up to a maximum number of hosts."""
         addresses = {host for host in hosts if is_address(host)}
         new_hosts = set[str]()
         for of_kind, noted, limit in (

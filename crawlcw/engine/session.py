@@ -42,7 +42,7 @@ class TaskLeases:
 
     def __init__(self) -> None:
         self._lease_by_task: dict[bytes, Lease] = {}
-        #: By task id, the cancel scope of the work on the task, for the case of a lost lease.
+        #: Cancel scopes of the work on tasks, by task id; the loss of a lease cancels the scope.
         self.cancel_scopes: dict[bytes, anyio.CancelScope] = {}
         #: Leases that must be released, because the work on their tasks was cancelled.
         self.orphans: list[Lease] = []
