@@ -89,8 +89,9 @@ from crawlcw.model.visits import Visit
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Names of further task fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: Names of the fields that every task's document has, with the values of the task. Other fields are
-#: left out if they are None, because MongoDB would include null in the indexes of due tasks.
+#: Names of the fields that every task's document has, with the values of the task. A document
+#: leaves out other fields that are None, because MongoDB would include null in the indexes of due
+#: tasks.
 _PLAIN_FIELDS = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
