@@ -99,7 +99,7 @@ _FORMATTING = re.compile(
 #: then starts only at each `<`.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
 #: Attributes by a stricter grammar than the standard's, so that the pattern ends at the same
-#: position as a parser. The first line of the pattern is for speed.
+#: position as a parser. The pattern's first line is an optimisation.
 _ATTRIBUTES = (
     rb"(?: [a-z-]++=\"[^\"<>]*+\")*+"
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"

@@ -106,7 +106,7 @@ def without_raw_text(body: bytes) -> bytes:
         match = raw_text.match(body, position)
         if match is None:
             break
-        # Keep the start tag, because its attributes count.
+        # Keep the start tag, because `markup` counts its attributes.
         chunks.append(body[start : max(match.end("script"), match.end("style"), position)])
         position = start = match.end()
     return b"".join((*chunks, body[start:])) if chunks else body

@@ -69,11 +69,11 @@ class LoginSession:
 
 
 def condition(spider: object, name: str) -> Callable[[Response], bool]:
-    """Return a test of a response, made from the spider's attribute *name*; raises `SpiderError`.
+    """Return a function that tests a response by the spider's attribute *name*.
 
     The attribute is a status, several statuses, or a function (also a method) of the response. If
-    the attribute is None, no response passes the test. The test raises `FetchError` (`parse-error`)
-    if the spider's function raises.
+    the attribute is None, no response passes the test. Raises `SpiderError` for any other value.
+    The test raises `FetchError` (`parse-error`) if the spider's function raises.
     """
     declared = inspect.getattr_static(spider, name)
     if isinstance(declared, staticmethod):

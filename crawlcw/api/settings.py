@@ -352,7 +352,7 @@ class Settings:
 
     @property
     def deadlines(self) -> dict[Reason, float]:
-        """The deadlines of an attempt in seconds, by the reason of a failure at the deadline."""
+        """The deadlines of an attempt in seconds, by the reason of a failure at each deadline."""
         return {
             Reason.TIMEOUT_CONNECT: self.connect_timeout.total_seconds(),
             Reason.TIMEOUT_READ: self.read_timeout.total_seconds(),

@@ -83,7 +83,7 @@ class SitemapSpider(Spider):
     #: Pairs of a regular expression and a callback. The first expression found in the URL chooses
     #: the callback of the page; a page that matches no expression is not fetched.
     sitemap_rules: Sequence[tuple[str, str | Callable[..., Any]]] = (("", "parse"),)
-    #: Regular expressions; the spider reads a sitemap of an index if one matches the sitemap's URL.
+    #: Regular expressions; a sitemap that an index lists is read if an expression matches its URL.
     sitemap_follow: Sequence[str] = ("",)
     #: Whether to also fetch the pages in other languages (hreflang) that a sitemap's entry names.
     sitemap_alternate_links: bool = False

@@ -114,8 +114,8 @@ class Spider:
         logger = _NamedLogger()
         state = _State()
 
-    #: The session of requests that name no session. A spider has sessions with `login` or with
-    #: `Settings(cookies=True)`.
+    #: The name of the session for requests that name no session. A spider has sessions with `login`
+    #: or with `Settings(cookies=True)`.
     default_session: ClassVar[str] = DEFAULT_SESSION
     #: A status, several statuses, or a function of the response, for responses that mean that a
     #: session is logged out. The crawl uses `login_when` only if the spider has a `login`.
@@ -227,8 +227,8 @@ class Spider:
     async def closed(self, report: Report) -> None:
         """Called once in each process, after the process's last page; may be a plain function.
 
-        The crawl cancels `closed` at the setting `grace` after the end of the crawl or the order to
-        stop, but not before `closed` has had 2 s.
+        The crawl cancels `closed` when `grace` has passed since the end of the crawl or the order
+        to stop; `closed` has at least 2 s.
         """
 
 
