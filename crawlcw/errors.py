@@ -55,7 +55,7 @@ class Reason(StrEnum):
     BROWSER_FAILED = "browser-failed"  #: the browser could not render the page
     ROBOTS_UNAVAILABLE = "robots-unavailable"
     PROXY = "proxy"  #: the proxy of the request does not work
-    TASK_ERROR = "task-error"  #: the handler of a tracked task raised
+    TASK_ERROR = "task-error"  #: the handler of a tracked task raised an error
 
     # Failures without a retry.
     PARSE_ERROR = "parse-error"  #: a callback raised
@@ -63,8 +63,8 @@ class Reason(StrEnum):
     PROTOCOL = "protocol"
     HEADER_TOO_LARGE = "header-too-large"
     CONTENT_ENCODING = "content-encoding"
-    BODY_TOO_LARGE = "body-too-large"  #: the file exceeds `max_file`, or the body `max_body`
-    FILES_UNWRITABLE = "files-unwritable"  #: the disk or store fails; no attempt is counted
+    BODY_TOO_LARGE = "body-too-large"  #: a file exceeds `max_file`, or a body `max_body`
+    FILES_UNWRITABLE = "files-unwritable"  #: the disk or file store failed; counts no attempt
     REDIRECT_LOOP = "redirect-loop"
     REDIRECT_LIMIT = "redirect-limit"
     REDIRECT_INVALID = "redirect-invalid"
@@ -77,7 +77,7 @@ class Reason(StrEnum):
     HOST_UNREACHABLE = "host-unreachable"  #: the crawl gave up the page's host
     HOST_FULL = "max-pages-per-host"  #: the page's host has reached `max_pages_per_host`
     BANNED = "banned"  #: the server bans every proxy and session for this page
-    LOGGED_OUT = "logged-out"  #: the page shows a logged-out user, even after a login
+    LOGGED_OUT = "logged-out"  #: the page shows a logged-out user even after a login
     INTERNAL = "internal"
 
     # Reasons of unwanted tasks, which did not fail and which `retry-failed` does not reopen.
@@ -249,7 +249,7 @@ class LedgerFormatError(LedgerConfigurationError):
 
 
 class LeaseLostError(LedgerError):
-    """The lease has ended, or another worker has claimed the task; nothing was written."""
+    """The lease has ended or another worker has claimed the task, so the ledger wrote nothing."""
 
 
 class Defer(CrawlcwError):
@@ -268,21 +268,21 @@ class Defer(CrawlcwError):
 
 
 class StopCrawl(CrawlcwError):
-    """Raised by a spider's callback, errback, `start` or `opened`: end the crawl gracefully.
+    """Raised by a spider's callback, errback, `start` or `opened` to end the crawl gracefully.
 
-    The crawl records the items and requests that the page has already yielded. Running requests
-    finish, and all other tasks are released. The report contains the error's text.
+    The crawl records the items and requests that the page has already yielded. The crawl finishes
+    running requests and releases all other tasks. The report contains the exception's text.
     """
 
 
 class DropItem(CrawlcwError):
-    """Raised by a spider's `item`: the item is not recorded, but counted by the error's text."""
+    """Raised by a spider's `item` to drop the item; the report counts drops by the error's text."""
 
 
 class UnwantedError(CrawlcwError):
-    """Raised by a handler: the task is unwanted, which is not a failure.
+    """Raised by a tracked task's handler to ignore the task as unwanted, which is no failure.
 
-    The exception does the same as `Execution.ignore`, for handlers that take no execution.
+    Handlers that take no `Execution` raise `UnwantedError` instead of calling `Execution.ignore`.
     """
 
 
@@ -326,7 +326,7 @@ class TaskFinishedError(TaskMissedError):
 
 
 class TaskIgnoredError(TaskMissedError):
-    """The task is ignored: it failed for good, or it is unwanted."""
+    """The task is ignored, because it failed for good or is unwanted."""
 
     def __init__(self, key: str, *, reason: Reason | None) -> None:
         command = "retry" if reason in FAILURE_REASONS else "reset"

@@ -27,9 +27,9 @@ class Stats(Counters):
     link_examples: dict[str, list[str]] = field(default_factory=dict)
     dropped: DroppedLinks = field(init=False)  #: `links_dropped` and `link_examples`
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded outcomes
-    unwritten_pages: int = 0  #: finished pages in results that wait for the ledger
-    unwritten_items: int = 0  #: items in results that wait for the ledger
-    unwanted: int = 0  #: pages ignored without a failure, such as pages out of scope
+    unwritten_pages: int = 0  #: number of finished pages that the ledger has not yet recorded
+    unwritten_items: int = 0  #: number of items that the ledger has not yet recorded
+    unwanted: int = 0  #: number of ignored pages without a failure, such as out of scope
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
     claims: int = 0
@@ -46,7 +46,7 @@ class Stats(Counters):
         return time.monotonic() - self.started_at
 
     def snapshot(self) -> Counters:
-        """Return a copy of the counters, the largest numbers first."""
+        """Return a copy of the counters, where the largest count of each kind comes first."""
         return Counters() + self
 
     def host_given_up(self, origin: str, reason: str) -> None:
@@ -57,7 +57,7 @@ class Stats(Counters):
             self.more_hosts_given_up += 1
 
     def count_unwritten(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
-        """Count results as waiting for the ledger; with *written*, stop counting these results."""
+        """Count pages and items that wait for the ledger, or with *written* no longer wait."""
         step = -1 if written else 1
         for settlement in settlements:
             change = settlement.change
@@ -103,7 +103,7 @@ NO_STEP: AbstractContextManager[Step | None] = nullcontext()
 
 
 class Instruments(Protocol):
-    """Observer of each step. If an exception leaves the block of a step, the step has failed."""
+    """Observer of each step. A step has failed if an exception leaves its `with` block."""
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Step]:
         """Return the context manager around one attempt at a page."""

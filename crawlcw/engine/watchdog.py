@@ -1,7 +1,7 @@
-"""Watchdog thread beside an event loop, for callbacks that block the loop or never return.
+"""Thread that detects callbacks that block the event loop or never return.
 
-While the loop stalls, the thread logs whose code blocks it, renews the leases, and ends the process
-at the limit. If C code holds the interpreter's lock, a timer of CPU time ends the process.
+While the loop stalls, the watchdog thread logs the blocking callback, renews leases, and ends the
+process at the limit. If C code holds the interpreter's lock, a timer of CPU time ends the process.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: The exit code of a process whose event loop was blocked for longer than the limit.
+#: Exit code of a process whose event loop was blocked for longer than `callback_timeout`.
 STUCK_EXIT_CODE = 124
 _POLL_INTERVAL_S = 0.25
 #: Seconds after which the process ends even if the last log lines are not written yet.
 _LOG_TIMEOUT_S = 2.0
-#: Seconds that the watchdog thread may spend on a renewal of leases; it cannot watch the loop then.
+#: Seconds that a renewal of leases may take, in which the watchdog cannot watch the loop.
 _RENEWAL_TIMEOUT_S = 5.0
-#: Seconds that the timer of CPU time has beyond the limit, so that the watchdog thread acts first.
+#: Seconds by which the CPU timer exceeds the limit, so that the watchdog thread acts first.
 _CPU_MARGIN_S = 5.0
 
 
 class Watchdog:
     """Thread that watches the event loop until the watchdog's `async with` block ends.
 
-    A watchdog that is not entered watches nothing and explains no failure.
+    Outside of its `async with` block, a watchdog measures no stalls.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Watchdog:
         self._tick_handle.cancel()
         self._stopped.set()
         with anyio.CancelScope(shield=True):
-            # If the thread is still renewing leases, do not wait longer: it is a daemon thread.
+            # Do not wait longer for a renewal of leases, because the watchdog is a daemon thread.
             await to_thread.run_sync(self._thread.join, _LOG_TIMEOUT_S)
         if self._cpu_limit_s:
             self._cpu_limit_s = 0.0
@@ -141,7 +141,7 @@ class Watchdog:
         if lag >= STALL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, round(lag, 3))
-            # Log the stall in the loop too, because the thread may not have run during the stall.
+            # Log the stall here too, because the watchdog thread may not have run during the stall.
             self._log_stall(self.last_user_call, lag)
         self.last_user_call = None
         if self._cpu_limit_s:
@@ -150,7 +150,7 @@ class Watchdog:
 
     def _run(self) -> None:
         try:
-            # Do not use uvloop, so that nothing is shared with the main loop.
+            # Use asyncio's own loop, because uvloop could share state with the main loop.
             with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 self._watch(runner)
         except Exception:
@@ -181,7 +181,7 @@ class Watchdog:
                 self._end_process(user_call, frame)
 
     def _loop_frame(self) -> FrameType | None:
-        return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # a documented function
+        return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented by Python
 
     def _log_stall(self, user_call: Called | None, lag: float) -> None:
         name = user_call.name if user_call is not None else ""

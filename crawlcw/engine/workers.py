@@ -54,7 +54,7 @@ def _machine() -> str:
         # Two containers on one machine may use the same process ID for different processes.
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
     except OSError:
-        pass  # only Linux has these files
+        pass  # only Linux has files in /proc
     return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 

@@ -1,1 +1,1 @@
-"""Export of recorded items: formats and targets."""
+"""Export recorded items in several formats to several kinds of targets."""

@@ -36,8 +36,8 @@ class ItemSelection:
 
     fields: Sequence[str] | None = None  #: fields to write, in this order; None means all
     with_meta: bool = False  #: whether to add the page's `_url` and `_fetched_at`
-    fetched_since: datetime | None = None  #: only items of pages fetched at this time or later
-    versions: bool = False  #: whether to write the items of earlier visits too
+    fetched_since: datetime | None = None  #: oldest fetch time of exported pages; None: any
+    versions: bool = False  #: whether to export the items of a page's earlier visits too
     defuse: bool = True  #: whether to escape CSV cells that look like formulas
 
     def newer_than(self, fetched_since: datetime) -> "ItemSelection":
@@ -103,9 +103,9 @@ async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemR
     if selection.versions:
         rows = ledger.queries.versions()
     else:
-        # The query may return a task without new items: an unchanged page that was visited again
-        # has a newer status than its items. The query misses no new items, because a fetch changes
-        # the status of its task.
+        # The query may return tasks without new items, because an unchanged page that was visited
+        # again has a newer status than its items. The query misses no new items, because a fetch
+        # changes the status of its task.
         rows = ledger.queries.items(
             None if fetched_since is None else TaskFilter(changed_since=fetched_since)
         )
@@ -159,7 +159,7 @@ async def _new_rows(
         now = ledger.now()
         poll_start = max(start, now - _MAX_DELAY, selection.fetched_since or start)
         task_filter = replace(finished, changed_since=poll_start)
-        # Write the items of the oldest task first.
+        # Write the items of the task that changed first before other items.
         for finished_record in [record async for record in ledger.queries.walk(task_filter)][::-1]:
             visit = (finished_record.task.id, finished_record.task.settled)
             if visit in seen_visits:

@@ -71,14 +71,14 @@ class Json(JsonLines):
         self._opening = b",\n"
 
     def finish(self) -> None:
-        """Write the end of the array."""
+        """Write the end of the JSON array."""
         self._stream.write(b"[]\n" if self._opening == b"[\n" else b"\n]\n")
 
 
 class Table(JsonLines):
     """Base of table writers, which keep the rows on disk until all columns are known.
 
-    The columns are *columns*, or the fields of all items in the order of their appearance.
+    The table's columns are *columns*, or else the fields of all items in the order of appearance.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
@@ -92,11 +92,11 @@ class Table(JsonLines):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """The names of the table's columns."""
         return list(self._item_columns if self._fixed_columns is None else self._fixed_columns)
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Store the item until all columns are known."""
+        """Store the item on disk until all columns are known."""
         if self._fixed_columns is None:
             self._item_columns.update(dict.fromkeys(item))
         self._file.write(values.to_json(item) + "\n")
@@ -167,7 +167,7 @@ def writer_class(name: str) -> Callable[..., FeedWriter]:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a cell: empty for None, JSON for a list or an object."""
+    """Return the text of a table cell, which is empty for None, and JSON for lists and objects."""
     if value is None:
         return ""
     if isinstance(value, str):

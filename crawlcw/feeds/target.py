@@ -1,6 +1,6 @@
 """Targets of the option `-o`: a file, which appears when complete, a device, stdout or a store.
 
-The extension names the format and the compression.
+The extension of a target's file name selects the format and the compression.
 """
 
 import gzip
@@ -51,7 +51,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Return the target that *text* names: a path or URL with an extension, `-`, or `-:FORMAT`.
+        """Return the target for *text*, a path or URL with an extension, `-`, or `-:FORMAT`.
 
         Raises `UsageError` for an unknown extension, and for a path that this user cannot access.
         """

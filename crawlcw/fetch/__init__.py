@@ -1,1 +1,1 @@
-"""The way of a request to the server: layers, proxies, connections and cookies."""
+"""Send requests to servers through layers and proxies, with connections and cookies."""

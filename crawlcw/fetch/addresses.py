@@ -60,7 +60,7 @@ NOT_PUBLIC = "the host's address is not public"
 
 
 class Stage(IntEnum):
-    """The progress of a request on its way through a proxy."""
+    """How far a request has got on its way through a proxy."""
 
     DIALLING = 0  #: the proxy is not connected yet
     REACHED = 1  #: the proxy is connected, but has not answered yet
@@ -74,25 +74,24 @@ class Hop:
 
     attempt: Attempt
     proxy: Proxy | None = None
-    url: yarl.URL | None = None  #: None before the request starts
+    url: yarl.URL | None = None  #: origin; None before the request starts
     stage: Stage = Stage.DIALLING
 
 
 #: The exchange that the current task works on. aiohttp tries the addresses of a name in separate
-#: tasks, which inherit this variable. The tasks of other requests cannot see this exchange.
+#: tasks, which inherit this variable. The tasks of other requests have their own exchange.
 current_hop: ContextVar[Hop] = ContextVar("current_hop")
 
 
 class AddressRefusedError(PermissionError):
-    """The address is not public, and the host is not allowed to have such an address.
+    """The host has a private address, and the user has not allowed this.
 
-    The error has no text: if the errors for several addresses of a name have different texts,
-    aiohttp merges them into a general `OSError`.
+    The error has no text, because aiohttp merges errors with different texts into an `OSError`.
     """
 
 
 class PublicNames:
-    """Access to the ledger's notes about the hosts of start URLs, which all processes share."""
+    """Reads and writes the ledger's notes about the hosts of start URLs, for all processes."""
 
     def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
         """Use *notes*; only a spider that *has_own_start* records hosts of its `start` there."""
@@ -107,7 +106,7 @@ class PublicNames:
     async def start_hosts(self) -> Collection[str]:
         """Return the `Location.host` of all requests that the spider's `start` has yielded.
 
-        Raises `OSError` while the ledger is away.
+        Raises `OSError` while the ledger is unavailable.
         """
         if not self._has_own_start:
             return ()
@@ -118,7 +117,7 @@ class PublicNames:
         try:
             return await self._notes.state()
         except LedgerError as error:
-            # Raise the same error as for an outage of the DNS, so that the page is tried again.
+            # Raise the error of a DNS outage, so that the crawl retries the page.
             message = f"could not read the host's address from the ledger: {printable(error)}"
             raise socket.gaierror(socket.EAI_AGAIN, message) from error
 
@@ -138,7 +137,8 @@ class AddressGuard:
     - *start_origins* are the `Location.host` of the start URLs. A start URL's host may have a
       private address, for the port in *start_origins* (or 80 and 443). A start URL's host name may
       have a private address only if the name never had a public address, see `resolved`.
-    - *allow_private* names further private hosts, with a port, or else for all usual ports.
+    - *allow_private* names hosts that may have private addresses, with a port or for all usual
+      ones.
     - *public_names* remembers public names for other processes and later crawls. Without
       *public_names*, only this guard remembers public names.
 
@@ -158,7 +158,7 @@ class AddressGuard:
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _ALLOWED_PORTS
         self._public_names = public_names
-        #: Names that had a public address, including names that `start` may still yield.
+        #: Host names that ever had a public address, even if `start` has not yielded them yet.
         self._public: dict[str, None] = {}
         self._private: set[str] = set()  #: start URLs' names that never had a public address
         self._trust(start_origins)
@@ -177,7 +177,7 @@ class AddressGuard:
             ports_by_host[host] = ports_by_host.get(host, frozenset()) | ports
 
     async def _ask(self, public_names: PublicNames) -> None:
-        """Trust the hosts that `start` has yielded, and record which of them are public."""
+        """Trust the hosts of URLs that `start` has yielded, and record which hosts are public."""
         old_names = set(self._start_names)
         self._trust(await public_names.start_hosts())
         for name in self._start_names.keys() - old_names:
@@ -303,7 +303,7 @@ def _is_inside(host: str) -> bool:
 
 
 def _is_kept(address: str) -> bool:
-    """Return whether even a trusted name must not lead to *address*."""
+    """Return whether *address* is refused even for a trusted host name."""
     ip = _parsed(address)
     return ip is None or ip in _METADATA_ADDRESSES or ip.is_link_local or ip.is_unspecified
 

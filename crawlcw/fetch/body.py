@@ -6,9 +6,9 @@
   marked as incomplete, and the download of a file fails.
 - **Memory.** A `MemoryBudget` limits the bytes of all bodies in memory. Requests for shares of the
   budget are served in their order, so small shares cannot overtake a large share forever. A task
-  that has a share never waits for more, because two such tasks could wait for each other. So
-  further shares of a task may exceed the limit.
-- **Refused bodies** have no end or no text, as their Content-Type or first bytes show. A picture is
+  that has a share never waits for more, because two such tasks could wait for each other. So the
+  further shares of a task, which never wait, may exceed the budget.
+- **Refused bodies** have no end or no text, as their Content-Type or first bytes show. An image is
   refused even if its Content-Type is HTML. PDF and `application/octet-stream` are read, because
   spiders want PDF files and unknown types may be text.
 """
@@ -31,7 +31,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-#: The value of Accept-Encoding: all codings that have a decoder in this module.
+#: Value of Accept-Encoding, with all codings that this module can decode.
 ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
@@ -60,10 +60,10 @@ _WITHOUT_DECODER = frozenset(
 class BodyDecoder:
     """Decodes the content codings of a body, one piece at a time.
 
-    *codings* are the codings of Content-Encoding, in the order in which they were applied. A body
-    with more than *limit* decoded bytes is cut at the limit. Without a limit, as for a file, a body
-    fails if it has more than a hundred decoded bytes for each received byte. The constructor and
-    `pieces` raise `FetchError` (`content-encoding`) for such a body, an unknown coding, or a
+    *codings* are the names in Content-Encoding, in the order in which the server encoded the body.
+    A body with more than *limit* decoded bytes is cut at the limit. Without a limit, as for a file,
+    a body fails if it has more than a hundred decoded bytes for each received byte. The constructor
+    and `pieces` raise `FetchError` (`content-encoding`) for such a body, an unknown coding, or a
     corrupt stream.
     """
 
@@ -116,7 +116,7 @@ class BodyDecoder:
 
 
 def codings_of(headers: Mapping[str, str]) -> list[str]:
-    """Return the codings of a body, in the order in which they were applied."""
+    """Return the codings of a body, in the order in which the server applied them."""
     # Servers apply transfer codings last (RFC 9112, section 6.1). aiohttp decodes only chunks.
     header_text = ",".join(headers[name] for name in CODED if name in headers)
     names = [part.strip().lower().removeprefix("x-") for part in header_text.split(",")]
@@ -147,8 +147,8 @@ class _Zlib:
     @property
     def awaits_checksum(self) -> bool:
         """Whether all content has been decoded, but the checksum is missing."""
-        # zlib does not tell this, so feed a copy of the decompressor with zeros, and another copy
-        # with ones. Only at the checksum do both copies end without content.
+        # zlib does not report the checksum, so feed a copy of the decompressor with zeros, and
+        # another copy with ones. Only at the checksum do both copies end without content.
         return all(map(self._is_checksum, (b"\0", b"\xff")))
 
     def _is_checksum(self, byte: bytes) -> bool:
@@ -157,7 +157,7 @@ class _Zlib:
             # gzip's checksum has eight bytes (RFC 1952, section 2.3.1), and zlib's has four.
             return not any(probe.decompress(byte) for _ in range(8)) and probe.eof
         except zlib.error as error:
-            # A wrong checksum proves that the content was complete; a wrong header does not.
+            # zlib finds a wrong checksum only after the whole content.
             return str(error).endswith(("data check", "length check"))
 
 
@@ -260,8 +260,8 @@ def _deflate(start: bytes) -> _Engine:
     return _Zlib(zlib.MAX_WBITS if has_wrapper else -zlib.MAX_WBITS)
 
 
-#: For each coding: a function from the first bytes to a decompressor, the first byte of a further
-#: stream ("" if the coding allows only one), and how many first bytes that function needs.
+#: Function that makes a coding's decompressor from the first bytes, first byte of a further stream
+#: ("" if there can be only one), and number of bytes that the function needs.
 _CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
     "gzip": (lambda _: _Zlib(16 + zlib.MAX_WBITS), b"\x1f", 1),
     "deflate": (_deflate, b"", 2),
@@ -311,7 +311,7 @@ _SIGNATURES = (
     (0, b"Rar!\x1a\7", "application/vnd.rar"),
     (0, b"\0asm", "application/wasm"),
 )
-#: Pattern that matches any of these signatures, so that one check is enough for most pages.
+#: Pattern that matches any signature of a binary format, to check most pages only once.
 SIGNED = re.compile(
     b"|".join(b".{%d}%b" % (offset, re.escape(mark)) for offset, mark, _ in _SIGNATURES), re.DOTALL
 )

@@ -1,11 +1,11 @@
-"""Connections to servers: how they are opened, read, kept and used again.
+"""Open connections to servers, read responses, and keep idle connections for later requests.
 
 If a server sends two responses to one HTTP/1.1 request, the second looks like the response to the
-next request. One rule limits the damage. If a byte arrives while a connection is idle, the
-connector closes all idle connections to that origin, and uses new connections only once. Bytes that
-the event loop has not delivered yet also count, and so does a second response directly after the
-first. If a second response arrives after the next request, it is recorded for a wrong page of the
-same origin. HTTP/2 is not offered, because aiohttp does not support it.
+next request. One rule limits the damage of such second responses. If a byte arrives while a
+connection is idle, the connector closes all idle connections to that origin, and uses new
+connections only once. The rule also applies to unread bytes in the socket, and to a second response
+directly after the first. If a second response arrives after the next request, crawlcw records it
+for a wrong page of the same origin. HTTP/2 is not offered, because aiohttp does not support it.
 
 aiohttp opens the connections, and its parser reads heads and bodies. The module `framing` repairs
 heads and decodes chunks. aiohttp does not limit interim responses and the framing of chunks, so
@@ -102,7 +102,7 @@ class Site:
     url: yarl.URL
     is_admitted: bool = False  #: whether the address guard permits requests to the origin
     is_kept: bool = True  #: whether connections to the origin are used again
-    idle: list["Listener"] = field(default_factory=list)  #: the longest idle connection first
+    idle: list["Listener"] = field(default_factory=list)  #: idle connections, oldest first
 
     def distrust(self) -> None:
         """Close the idle connections to the origin, and use new connections only once."""
@@ -112,7 +112,7 @@ class Site:
 
 
 class Listener(ResponseHandler):
-    """Receiver of a connection's bytes, which closes the connection if they violate HTTP."""
+    """Protocol object of one connection, which closes the connection if the bytes violate HTTP."""
 
     # Slots make each access faster, because Python shares the dict keys only of few attributes.
     __slots__ = (
@@ -128,16 +128,16 @@ class Listener(ResponseHandler):
         super().__init__(loop)
         self._open_connections = among
         self.site: Site | None = None  #: None until a proxy's tunnel is open
-        self.idle_since = 0.0  #: when the connection became idle
+        self.idle_since = 0.0  #: monotonic time when the connection became idle
         #: When the request was sent, by the monotonic clock, or a moment later.
         self.sent_at = 0.0
         self.is_answered = False  #: whether the head of the response has come
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the response
         self._socket: Any = None
-        self._received_bytes = 0  #: bytes received since the request
+        self._received_bytes = 0  #: number of bytes received since the request
         #: Received bytes of an incomplete head; None if no head is expected.
         self._incomplete_head: bytes | None = None
-        #: Maximum bytes of the response that are not content, once it is complete.
+        #: Maximum of bytes outside the content that a complete response may have.
         self._framing = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -533,10 +533,10 @@ class _Reached:
 
 
 class NameResolver(AbstractResolver):
-    """Resolves names in its own threads; each look-up takes at most *patience* seconds.
+    """Resolves host names in its own threads, each within *patience* seconds.
 
-    The loop's own threads would not be enough, because uvloop has four threads, and look-ups of a
-    few dead names block all four. *guard* notes the addresses of every name.
+    The event loop's own threads would not be enough, because look-ups of a few dead names block all
+    four threads of uvloop. *guard* notes the addresses of every name.
     """
 
     def __init__(self, *, patience: float, guard: AddressGuard) -> None:

@@ -1,8 +1,8 @@
 """A cookie jar that returns cookies only to their own site, and a parser of `Set-Cookie`.
 
-Cookies are parsed, kept and sent as in browsers (RFC 6265bis, section 5), with two exceptions. A
-server on an unusual port has its own cookies, and cookies that came over TLS are sent only over
-TLS. A jar reports its changes, so that the crawl can store a session's cookies.
+Cookies are parsed, kept and sent as in browsers (RFC 6265bis, section 5), with two exceptions. Each
+unusual port of a server has its own cookies, and cookies that came over TLS are sent only over TLS.
+A jar reports its changes, so that the crawl can store a session's cookies.
 """
 
 import logging
@@ -29,7 +29,7 @@ _MOST_OF_A_DOMAIN = 180
 _MOST_CHARACTERS = 2 << 20
 #: Pattern for a value that needs no coding in a `Cookie` header.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
-#: A shorter difference in expiry is no change, because servers move the expiry at each request.
+#: A cookie whose expiry moves by less is unchanged, because servers move it at each request.
 _MIN_EXPIRY_CHANGE = timedelta(minutes=1)
 
 #: Maximum bytes of a name and its value, and of each attribute (section 5.6).
@@ -37,8 +37,8 @@ _MAX_COOKIE = 4096
 _MAX_ATTRIBUTE = 1024
 _MAX_LIFETIME = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
-#: A header with control characters, or with bytes that are not UTF-8, sets no cookie. Unlike
-#: browsers, a ledger cannot store such bytes.
+#: A header with control characters, or with bytes that are not UTF-8, sets no cookie. Browsers keep
+#: such bytes, but a ledger cannot store them.
 _REFUSED_CHARACTERS = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 #: Pattern for a valid Max-Age (section 5.6.2), where a lone `-` is no number.
 _MAX_AGE = re.compile(r"-?[0-9]+")
@@ -148,7 +148,7 @@ class SiteCookies:
         return [(name, value) for *_, name, value in sorted(matches)]
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
-        """Keep, or delete, a cookie that a response or the spider has set."""
+        """Store a cookie that a response or the spider has set, or delete an expired cookie."""
         cookie_key = _digest(cookie)
         old_cookie = self._cookies.get(cookie_key)
         if cookie.expires is not None and cookie.expires <= now:
@@ -190,9 +190,9 @@ class SiteCookies:
 
 
 def _origin(url: yarl.URL) -> tuple[str, int, bool]:
-    """Return the host of *url*, the port of its cookies, and whether it has TLS.
+    """Return the host of *url*, the port under which its cookies are kept, and whether it uses TLS.
 
-    Ports 80 and 443 give 0, because sites redirect from HTTP to HTTPS and expect the same cookies.
+    Ports 80 and 443 share their cookies (as port 0), because sites redirect from HTTP to HTTPS.
     """
     port = url.port or 0
     return (

@@ -13,7 +13,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model import urls
 
-#: Headers that any server may get. Any other header may contain a secret key, as X-API-Key does.
+#: Names of harmless headers, which any server may get. Any other header may be a secret, such as
+#: X-API-Key.
 HARMLESS = frozenset(
     {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
 )
@@ -22,9 +23,9 @@ HARMLESS = frozenset(
 class Credentials:
     """Layer that adds an origin's secrets to each request to that origin.
 
-    The spider and the hooks do not see the secrets. If a header has several values, the request's
-    own header wins. The session's header is next, for the origins of the session's login, and then
-    the header of the settings or start URL.
+    The spider and the hooks do not see the secrets that this layer adds. If a header has several
+    values, the request's own header wins. A header of the session (for the origins of its login)
+    comes next, and last a header of the settings or start URL.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class Credentials:
 
     @property
     def origins(self) -> frozenset[str]:
-        """The origins of the start URLs, if the settings have a secret for them."""
+        """The origins of the start URLs, or no origins if the settings have no secrets."""
         return frozenset(self._origins)
 
     def trust(self, origins: Iterable[str]) -> None:
-        """Treat *origins* as origins of start URLs."""
+        """Send the secrets of the settings to *origins* as well, as to start URLs."""
         if self._secret:
             self._origins.update(origins)
 

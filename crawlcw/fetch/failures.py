@@ -47,7 +47,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         if hop.stage is Stage.PASSED or failure.reason not in _SILENCE:
             return tunnel_failure
         # If a SOCKS proxy has not sent its greeting, the proxy itself has failed. After its
-        # greeting, the proxy may be waiting for the host.
+        # greeting, a SOCKS proxy may be waiting for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} accepts connections but does not respond"
         return ProxyFailedError(message, request_failure=None if ungreeted else tunnel_failure)

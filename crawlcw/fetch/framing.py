@@ -1,9 +1,9 @@
 """Read heads that violate HTTP, and bodies in chunks, as browsers do.
 
 aiohttp's parser refuses a whole head if one line is not a header, and refuses a chunk with a blank
-or a bare line feed. Browsers accept such responses, so this module mends them. The connection of a
-mended response is not used again, because a proxy may see the end of the response elsewhere and
-take later bytes for a second response.
+or a bare line feed. Browsers accept such invalid responses, so this module mends them. The
+connection of a mended response is not used again, because a proxy may see the end of the response
+elsewhere and take later bytes for a second response.
 """
 
 import re
@@ -30,8 +30,7 @@ def mended(head: bytes) -> bytes:
     """Return the response head with only its valid header lines and at most one Content-Length.
 
     An invalid Content-Length is dropped, so the body ends with its connection. A Content-Length
-    beside a Transfer-Encoding is dropped too. Raises `HttpProcessingError` for two different
-    lengths.
+    beside a Transfer-Encoding is dropped. Raises `HttpProcessingError` for two different lengths.
     """
     status, *lines = _LINE_END.split(_FOLD.sub(b" ", head).rstrip())
     head_lines, lengths, is_coded = [status], set[bytes](), False
@@ -103,7 +102,7 @@ class Chunks:
                 self._has_bare_lf = True
             start, missing = size.end(), int(digits, 16)
             if not missing:
-                # Keep the last size line's line feed, where the body's end may begin.
+                # Keep the last line feed, with which `_TRAILERS_END` begins.
                 start, self._is_last = start - 1, True
         self._payload.feed_data(b"".join(pieces))
         self._missing, self._unparsed_bytes = missing, data[start:]

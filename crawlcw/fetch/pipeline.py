@@ -38,7 +38,7 @@ from crawlcw.fetch.user_layers import (
 from crawlcw.files.saving import SaveFile
 from crawlcw.model import urls
 
-#: Key of the chain of layers for a page that a browser renders; other chains have a purpose as key.
+#: Key of the chain of layers for pages that a browser renders; other keys are a `Purpose`.
 RENDERED = "rendered"
 
 
@@ -70,7 +70,7 @@ def layers(
     watch: Watchdog,
     keeps_bodies: bool = False,
 ) -> list[Step | None]:
-    """Return the layers of a crawl of *spider*, the outermost first; None for unneeded layers.
+    """Return the layers of a crawl of *spider*, the outermost first, with None for omitted layers.
 
     The layers above a layer have changed each request that the layer sees, and the layers below
     have changed its response. A layer gets only requests of its purposes, or all requests if the
@@ -82,7 +82,7 @@ def layers(
     hooks = (after_response(spider), before_request(spider))
     wire = [layer for layer in users if layer.is_wire]
     lower_layers: list[Step | None] = [
-        # The cache is above the proxies, because a cached response needs no proxy.
+        # The response cache is above the proxies, because a cached response needs no proxy.
         default.cache,
         # A layer with `wire` sees the request with its secrets, before a proxy is chosen.
         *wire,
@@ -95,8 +95,8 @@ def layers(
     # A spider's downloader and `wire` layers may return a file in memory instead of a stream.
     streams = not wire and default.spider_downloader is None and hasattr(default.client, "exchange")
     return [
-        # This layer runs once for an attempt, because its deadline covers all hops. Other layers
-        # see a redirect's target only after scope, robots.txt and delay permit it.
+        # `FollowRedirects` runs once for an attempt, because the attempt's deadline covers all
+        # hops. Scope, robots.txt and delay must permit a redirect's target first.
         FollowRedirects(settings, admission),
         # ---- The layers below run once for each hop, the first URL or a redirect's target.
         # `login_when` checks the response after hooks and the browser have changed it.
@@ -119,9 +119,9 @@ def layers(
 
 
 def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
-    """Return the first call for each purpose of a request; *steps* begin with the outermost layer.
+    """Return a function for each purpose that sends a request through *steps*, outermost first.
 
-    Requests that a browser renders use the key `RENDERED` and no purpose.
+    For pages that a browser renders, the key is `RENDERED` instead of a purpose.
     """
     next_by_purpose: dict[str, Next] = {}
     for layer in reversed(steps):
@@ -157,7 +157,7 @@ class DefaultDownloader:
         self.cache = cache
         #: The spider's own downloader, which calls this downloader.
         self.spider_downloader: OwnDownloader | None = None
-        #: The first call below this downloader for each purpose; `layers` replaces this mapping.
+        #: Functions that send a request of each purpose through the layers below this downloader.
         self.next_by_purpose = chains([cache, proxies, Transport(client)])
 
     async def fetch(self, request: Request, *, url: str) -> Response:
@@ -220,7 +220,7 @@ class CheckAnswer:
     purposes = frozenset({Purpose.PAGE})
 
     def __init__(self, spider: Spider) -> None:
-        """Read the spider's `login_when`; raises `SpiderError` if it is not a condition."""
+        """Read the spider's `login_when`; raises `SpiderError` if this is no condition."""
         self._login_when = condition(spider, "login_when")
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:

@@ -1,4 +1,4 @@
-"""Choose a proxy for each request that has not failed and that the host has not banned.
+"""For each request, choose a proxy that works and that the request's host has not banned.
 
 Each proxy has a circuit breaker (`health.ProxyBreaker`). If a proxy cannot be reached, the proxy
 has failed. If a request through a reachable proxy fails, the page is requested once more, through
@@ -7,7 +7,7 @@ another proxy:
 - If the second request fails too, and one of the proxies works for other pages, the page or its
   origin has failed.
 
-So a failing proxy cannot make the crawl give up a host, and a failing host no proxy.
+So a failing proxy never makes the crawl give up a host, and a failing host never a proxy.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _RECENT = 60.0
 #: Number of proxies after whose failure for one page the failure counts against the page.
 _MOST_TRIED = 10
-#: Seconds of the first ban; each further ban takes twice as long.
+#: Seconds of a proxy's first ban by a host; each further ban takes twice as long.
 _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
 #: Seconds that a request waits for a usable proxy before `ProxiesAwayError` is raised.
@@ -148,14 +148,14 @@ class ProxyPool:
         )
 
     def unban(self, host: str) -> None:
-        """Undo the bans of a host that bans every proxy."""
+        """Forget all bans by *host*, because it bans every proxy."""
         for proxy_and_host in [
             proxy_and_host for proxy_and_host in self._bans if proxy_and_host[1] == host
         ]:
             del self._bans[proxy_and_host]
 
     def health(self, proxy: Proxy) -> ProxyBreaker:
-        """Return the breaker of a proxy."""
+        """Return the circuit breaker of a proxy."""
         breaker = self._health.get(proxy)
         if breaker is None:
             breaker = ProxyBreaker()
@@ -202,7 +202,7 @@ class ProxyPool:
             self.on_lost(f"{subject} not work: {printable(self.health(self._all[0]).cause)}")
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
-        """Return the proxies that failed for *url*, while it is open whether they are the cause."""
+        """Return the proxies that failed for *url*, as long as the cause is unknown."""
         return self._tried.get(url, ())
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
@@ -213,7 +213,7 @@ class ProxyPool:
     def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
         """Return after how many seconds another proxy can be tried, to find the cause of *error*.
 
-        None means that the page or its origin is the cause. If the proxy *is_fixed*, it belongs to
+        If the page or its origin is the cause, return None. If the proxy *is_fixed*, it belongs to
         a session, and the failure counts against it if the origin has answered another proxy.
         """
         proxy = self._concerned(error)
@@ -274,8 +274,8 @@ class ProxyPool:
         """Return the proxy of a session, which is the proxy with *key* if this is still usable.
 
         If the proxy with *key* is dead, or if the session *is_renewed*, return another proxy if
-        there is one, starting at *pool_index* or at the next proxy. None if the settings have no
-        proxies.
+        there is one, starting at *pool_index* or at the next proxy. If the settings have no
+        proxies, return None.
         """
         if not self.proxies:
             return None
@@ -311,7 +311,7 @@ class Proxies:
     """Layer that sends each request through its own proxy, its session's, or one of the pool.
 
     Raises `ProxiesAwayError` if no proxy is usable now, so nothing was sent. If a request fails
-    after it was sent, `proxy` of the error is its proxy.
+    after it was sent, the error's attribute `proxy` is the request's proxy.
     """
 
     def __init__(self, pool: ProxyPool) -> None:

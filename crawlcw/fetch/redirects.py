@@ -41,17 +41,17 @@ class Admission(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Permit a browser's request for a part of a page within the block; raises like `admit`.
 
-        Such a part is an image or, if *is_document*, a document that a script loads. If the part's
-        host has no free slot, the part waits for *turn*, a lock that all parts of the page share.
+        A part of a page is an image, for example, or (if *is_document*) a document that a script
+        loads. If the part's host has no free slot, the part waits for the page's lock *turn*.
         """
 
 
 class FollowRedirects:
     """Layer that follows the redirects of one attempt until a response, within its deadline.
 
-    - The request's timeout covers all hops.
+    - The request's timeout covers all hops (the first request and each redirect).
     - Before a target is requested, it must be in scope and allowed by robots.txt, and the host's
-      delay must have passed. For a request of robots.txt, only the delay counts.
+      delay must have passed. For a redirect of robots.txt, only the host's delay counts.
     - A redirect is returned and not followed if `Attempt.follows` returns false for it, if it is a
       page itself (see `is_page`), or if it answers a probe.
     - `Response.url` is the target of the last redirect, `Response.request` is the attempt's
@@ -122,7 +122,7 @@ class FollowRedirects:
 
     def _check_end(self, attempt: Attempt, url: str, *, visit: int) -> None:
         """Raise `FetchError` if the redirects seem never to end."""
-        # A server that sets a cookie often redirects the visitor to the same page.
+        # A server that sets a cookie often redirects to the same page, so allow a second visit.
         cookies = attempt.session is not None or self._settings.cookies
         if visit > 1 + cookies:
             raise FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
@@ -150,12 +150,12 @@ class FollowRedirects:
 def onward(request: Request, response: Response, *, target: str | None = None) -> Request:
     """Return the request, without options, for the target of the redirect *response*.
 
-    *target* replaces the Location of *response*. Raises `FetchError` for an invalid target.
+    If *target* is set, it replaces the Location of *response*. Raises `FetchError`.
     """
     target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
     dropped = _ABOUT_THE_LAST_VISIT
-    # After these redirects browsers send a GET without a body (RFC 9110, section 15.4).
+    # Browsers send a GET without a body after such a redirect of a POST (RFC 9110, section 15.4).
     if (response.status == 303 and method not in ("GET", "HEAD")) or (
         response.status in (301, 302) and method == "POST"
     ):

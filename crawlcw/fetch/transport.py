@@ -2,7 +2,7 @@
 
 This module itself writes requests, decodes and limits bodies, and names the reasons of failures, so
 that no server can make the crawl hang or fill the memory. aiohttp's client session would cost more
-CPU than all of this.
+CPU than this whole module.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ from crawlcw.model import urls
 _BODILESS = frozenset({204, 205, 304})
 #: Methods of requests that may be sent again if their connection ends (RFC 9110, section 9.2.2).
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-#: Methods of requests that need no Content-Length without a body.
+#: Methods whose requests need no Content-Length if they have no body.
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
 #: Headers that `_request` writes itself: Host comes first, and the user cannot set the other two.
@@ -58,7 +58,7 @@ _FIXED_HEADERS = frozenset({"host", "content-length", "transfer-encoding"})
 #: RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
-#: Position in a URL before which no path can begin.
+#: Position in a URL from which to search for the slash of its path.
 _BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
 #: Maximum bytes of a body that needs no share of the memory budget.
@@ -96,7 +96,7 @@ class AiohttpDownloader:
         self._settings = settings
         self._files = FileTransfers(settings)
         self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
-        # All fetchers' bodies outside the memory budget take at most a sixteenth of it.
+        # The small bodies that do not count in the memory budget take at most a sixteenth of it.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
         self._address_guard = AddressGuard(
@@ -105,7 +105,7 @@ class AiohttpDownloader:
             public_names=public_names,
         )
         self._connector: Connector | None = None
-        #: Default headers; each is added to a request that has no header of the same name.
+        #: Default headers, which are added to requests without headers of the same names.
         self._default_headers = (
             ("User-Agent", settings.user_agent),
             ("Accept-Encoding", ACCEPTED),
@@ -120,7 +120,7 @@ class AiohttpDownloader:
         if self._connector is None:
             self._connector = Connector(self._settings, self._address_guard)
             if self._settings.cookies:
-                # This import is late because the module loads a list of public suffixes.
+                # Import the cookie jar late, because it loads a list of public suffixes.
                 from crawlcw.fetch.cookies import SiteCookies
 
                 self._jar = SiteCookies()
@@ -188,7 +188,7 @@ class AiohttpDownloader:
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
     async def _send(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
-        """Send the request, and return its connection with the response's head, for `release`."""
+        """Send the request, and return its connection, on which the response's head has arrived."""
         attempt, request, site, path = hop.attempt, hop.request, hop.site, hop.path
         # Without a tunnel, each request contains the proxy's login, which no server sees.
         is_tunnel = site.url.scheme == "https" or (hop.proxy is not None and hop.proxy.is_socks)
@@ -326,7 +326,7 @@ class AiohttpDownloader:
                 check(bytes(buffer.getbuffer()[:LOOK]))
                 if decoder.is_full:
                     break
-            body = buffer.getvalue()  # does not copy the buffer
+            body = buffer.getvalue()  # shares the buffer's memory
         finally:
             if share is not None:
                 share.shrink(len(body))
@@ -409,7 +409,7 @@ def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str |
     if not decoder.lacks_content:
         return "checksum"
     # Browsers show an incomplete compressed body if the server has sent as many bytes as it
-    # announced. If it announced no length, the connection may have broken.
+    # announced. Without an announced length, the connection may have broken.
     is_framed = "content-length" in headers or "transfer-encoding" in headers
     if body and is_framed:
         return "coding"

@@ -71,7 +71,7 @@ def _checked(error: Defer) -> BaseException:
         if isinstance(wait, datetime):
             wait -= datetime.now(UTC)  # a time without a time zone raises `TypeError`
         if wait is not None and not isinstance(wait, timedelta):
-            raise TypeError  # as for a time without a time zone
+            raise TypeError  # same result as for a time without a zone
     except Exception:  # a user's time zone class may raise anything
         message = "is neither a duration nor a time with a time zone"
         return SpiderError(f"Defer(due={error.due!r}) {message}")
@@ -151,7 +151,7 @@ def _to_send(request: object, original: Request) -> Request:
         )
     # A copy checks the values, to which a hook may have assigned any type.
     outgoing = copied(request)
-    outgoing.options = original.options  # such as the timeout of the task
+    outgoing.options = original.options  # options of the task, such as its timeout
     return outgoing
 
 
@@ -241,7 +241,7 @@ class UserLayer:
 
         attempt.deadline.pause()
         try:
-            # Pass a copy, so that the layer's changes of the request affect only this hop.
+            # Pass a copy of the request, so that the layer's changes affect only this hop.
             layer_request, attempt_view = copied(request), cast("Attempt", AttemptView(attempt))
             async with asyncio.timeout(self._watch.limit or None) as deadline.timeout:
                 response = await self._layer(attempt_view, layer_request, ask)

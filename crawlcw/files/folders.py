@@ -1,8 +1,8 @@
 """Folders of saved files, on disk or in a remote store, without duplicates.
 
-A file is at `FOLDER/3f/3fa2...-film.mp4`. The file's name begins with its checksum, so every
-process can find equal files in the folder. Incomplete files are in `FOLDER/.parts`, or for a remote
-store in the local folder `.crawlcw/parts`.
+A saved file has a path such as `FOLDER/3f/3fa2...-film.mp4`. The file's name begins with its
+checksum, so every process can find equal files in the folder. Incomplete files are in
+`FOLDER/.parts`, or for a remote store in the local folder `.crawlcw/parts`.
 """
 
 import errno

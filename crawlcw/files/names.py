@@ -1,7 +1,7 @@
-"""Names of saved files: the checksum, and the sanitized name from the server.
+"""Names of saved files, which contain a checksum and a sanitized name from the server.
 
-URL and headers come from the server and may name `../../.bashrc`, `CON` or a kilobyte of control
-characters. The checksum comes first, so a name is never empty, hidden or a Windows device.
+A server's URL or header may name a file `../../.bashrc`, `CON` or a kilobyte of control characters.
+A stored name begins with the checksum, so it is never empty, hidden or a Windows device.
 """
 
 import re
@@ -56,7 +56,7 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
     """Return the file name for a file with the checksum *sha256*.
 
     *disposition* is the Content-Disposition header, which has precedence over *url*. The extension
-    comes from the server's name or, if unknown, from *content_type*. The function never raises an
+    comes from the server's name or, if unknown, from *content_type*. `stored_name` never raises an
     exception.
     """
     file_name = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
@@ -89,7 +89,7 @@ def _decoded(extended: str) -> str:
         return ""
     try:
         return endec.decode(unquote_to_bytes(encoded), charset)
-    except (ValueError, LookupError):  # invalid text, or an unknown charset
+    except (ValueError, LookupError):  # invalid bytes, or an unknown charset
         return ""
 
 

@@ -1,9 +1,9 @@
 """Partial downloads, which their process locks, and which another attempt can resume after a crash.
 
 `KEY.part` has the received bytes. `KEY.json` has the number of synced bytes and the validator of
-the file's version. The JSON file is written after a sync, and removed before another version
-overwrites the bytes. So all bytes that the JSON file counts belong to one version. If a process
-ends, the operating system ends its lock.
+the file's version. `PartialFile` writes the JSON file after a sync, and removes it before another
+version of the file overwrites the bytes. So all bytes that the JSON file counts belong to one
+version. If a process ends, the operating system unlocks its partial files.
 """
 
 import errno
@@ -32,8 +32,8 @@ class PartialFile:
     """The received bytes of one file, with thread-safe methods that block.
 
     `size` is the number of valid bytes. `validator` is the ETag or Last-Modified of the version.
-    Without it, `suspend` deletes the bytes. `total` is the expected size, if known. Methods raise
-    `OSError`.
+    Without a validator, `suspend` deletes the bytes. `total` is the expected size or None. Methods
+    raise `OSError`.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
@@ -165,7 +165,7 @@ class PartialFile:
         new_note.replace(self._note)
 
     def _noted(self) -> tuple[int, str | None, int | None]:
-        """Return size, validator and total from the JSON file, if the file has these bytes."""
+        """Return size, validator and total from the JSON file, if the bytes are in the file."""
         try:
             with self._note.open(encoding="utf-8") as stream:
                 note = json.loads(stream.read(_LONGEST_NOTE))

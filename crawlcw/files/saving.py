@@ -2,7 +2,8 @@
 
 `AiohttpDownloader` sends the requests. An attempt continues the file of an earlier attempt if the
 response is a part (206) with the same strong validator (RFC 9110, sections 13.1.5 and 15.3.7.3).
-After any other response the file starts from zero. Threads write to the disk and compute checksums.
+After any other response the download starts from zero. Threads write the files and compute
+checksums.
 """
 
 import errno
@@ -45,8 +46,8 @@ _SETTLED = timedelta(seconds=60)
 _CONTENTLESS = frozenset({204, 205})
 #: Secret headers, which must not affect the name of the partial file.
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: Reasons of failures that would happen again, so that the received bytes are deleted. Other
-#: programs need the space on a full disk.
+#: Reasons of failures that would happen again, so that the received bytes are deleted. On a full
+#: disk, other programs need the space of these bytes.
 _HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -65,7 +66,8 @@ class FileTransfers:
     async def in_thread(self, attempt: Attempt, location: str, work: Callable[[], T]) -> T:
         """Run *work* on the disk or the store at *location* in a thread, and return its result.
 
-        Raises `FetchError` if the disk or store fails. The attempt's deadline is paused.
+        Raises `FetchError` if the disk or store fails. The attempt's deadline does not count this
+        work.
         """
         try:
             with attempt.deadline:
