@@ -101,6 +101,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "crawlcw doctor books --ready",
     ),
     "list": ("crawlcw list",),
+    "plugins": ("crawlcw plugins", "crawlcw plugins --json"),
     "settings": ("crawlcw settings",),
     "guide": ("crawlcw guide", "crawlcw guide deploying"),
     "completion": (
