@@ -140,7 +140,7 @@ class Attempt:
     is_conditional: bool = False  #: whether a 304 means that the page is unchanged
     #: A function that returns whether to save a response to a file, from its body's first bytes.
     accepts_file: Callable[[Response], bool] | None = None
-    exchanges: list[Any] | None = None  #: to write to WARC files
+    exchanges: list[Any] | None = None  #: exchanges for the WARC files
     cleanup: AsyncExitStack | None = None  #: resources to close
     #: Whether the first body of this attempt may wait for memory. `may_wait` is False if a page
     #: that holds memory waits for this attempt, because the two could wait for each other for ever.

@@ -110,8 +110,9 @@ class SitemapSpider(Spider):
     def sitemap_request(
         self, url: str, *, nesting: int = 0, changed: datetime | None = None
     ) -> Request:
-        """Return the request for a sitemap, to read in each run or, if given, after *changed*.
+        """Return the request for a sitemap.
 
+        Each run reads the sitemap; with *changed* only if the last visit was before *changed*.
         *nesting* is the number of indexes that led to the sitemap.
         """
         return Request(

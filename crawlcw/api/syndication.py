@@ -103,7 +103,7 @@ def _link(record: Record) -> str:
         is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
         if field.name == "guid" and is_address and "://" in field.text:
             return field.text.strip()
-    about = record.attributes.get("rdf:about", "")  # the id in RSS 1.0
+    about = record.attributes.get("rdf:about", "")  # RSS 1.0
     return about and _based(record, about)
 
 
