@@ -105,10 +105,10 @@ class Spider:
     selectors: ClassVar[Literal["lexbor", "parsel"]] = "lexbor"
 
     if TYPE_CHECKING:
-        #: A logger with the spider's name. A spider may define its own attribute `logger` instead.
+        #: A logger with the spider's name; a spider may replace it by its own attribute `logger`.
         logger: logging.Logger
         #: Durable values that callbacks keep between pages and between runs, and that all processes
-        #: share. A spider may define its own attribute `state` instead.
+        #: share. A spider may replace this mapping by its own attribute `state`.
         state: State
     else:
         logger = _NamedLogger()

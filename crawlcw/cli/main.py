@@ -302,8 +302,8 @@ def _of_worker() -> list[str]:
 def _fill_standard_descriptors() -> None:
     """Open /dev/null for each closed file descriptor of stdin, stdout and stderr.
 
-    Without /dev/null a new file or socket could get the number of a closed descriptor. Printed text
-    would go to the new file, and uvloop aborts the process when it closes the descriptor.
+    Without /dev/null, a new file or socket could get the number of stdout. Printed text would then
+    go into that file, and uvloop would abort the process when uvloop closes that file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

@@ -25,7 +25,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after a signal in which the event loop must obey, or else counts as blocked.
+#: Seconds within which the event loop must react to a signal; a slower loop counts as blocked.
 _OBEYED_WITHIN = 0.7
 
 

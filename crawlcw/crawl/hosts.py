@@ -70,7 +70,7 @@ class FrontierHost:
     quota: int | None = None
     slice_start: float
     left_at: float = float("-inf")  #: when the host was last left to other workers
-    slice_responses: int = 0  #: number of responses in the host's time slice
+    slice_responses: int = 0  #: number of responses in the current time slice of the host
     last_claimed_at: float = 0.0  #: when tasks of the host were last claimed
     priority: int = 0  #: highest priority of the host's due tasks at the last read
     crawl_delay: float = 0.0  #: the delay of the host's robots.txt, in seconds

@@ -61,7 +61,7 @@ class RunStart:
         self.number = 0
 
     async def find(self, state: Mapping[str, Any]) -> datetime:
-        """Join the run in the ledger's *state*, or begin a run; return when the run began."""
+        """Join the run that *state* names, or begin a new run; return when it began."""
         run = state.get("run") or {}
         self.number = run.get("number", 0)
         if run:

@@ -29,7 +29,7 @@ _MOST_OF_A_DOMAIN = 180
 _MOST_CHARACTERS = 2 << 20
 #: Pattern for a value that needs no coding in a `Cookie` header.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
-#: A cookie whose expiry moves by less is unchanged, because servers move it at each request.
+#: A smaller change of a cookie's expiry is ignored, because servers send a new expiry each time.
 _MIN_EXPIRY_CHANGE = timedelta(minutes=1)
 
 #: Maximum bytes of a name and its value, and of each attribute (section 5.6).

@@ -155,7 +155,7 @@ class DroppedLinks:
 
 
 def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
-    """Return the first different example links for each reason in *all_examples*."""
+    """Return a few example links for each reason, without duplicates."""
     total: dict[str, list[str]] = {}
     for examples in all_examples:
         for reason, links in examples.items():

@@ -47,7 +47,8 @@ async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
     """Show the state of each host of SPIDER, and why it waits.
 
     Hosts with many waiting tasks come first; with --json the hosts are in the order of their names.
-    SPIDER names a spider as in `crawlcw run`, or a use case, which has stages instead of hosts.
+    SPIDER names a spider as in `crawlcw run`. It may also name a use case (its tasks are
+    not pages), whose stages are listed like hosts.
     The exit code is 2 if the ledger has no tasks of that name.
     """
     async with subject.opened() as ledger:

@@ -48,7 +48,7 @@ class Tasks(Reopening):
         )
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
-        """Return the first due tasks in the order of one index range."""
+        """See `Tasks.page`; the query reads one range of one index."""
         if limit < 1:
             return []  # because for MongoDB limit 0 means no limit
         due, hint = self._due(), BY_PRIORITY
