@@ -50,8 +50,8 @@ async def export(
 ) -> int:
     """Write the items to all *targets*, each completely or not at all; return the number of items.
 
-    `-` is *stdout*. Raises `UsageError` if a target cannot be written. If the writer of another
-    package fails, the other targets are complete before this error.
+    `-` is *stdout*. Raises `UsageError` if a target cannot be written. If a writer of another
+    package fails, the export completes its other targets before it raises the error.
     """
     count = 0
     unseen_fields, names = set(selection.fields or ()), set[str]()

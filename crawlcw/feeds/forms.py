@@ -1,7 +1,8 @@
-"""Formats of feeds: writers of items to a byte stream.
+"""Writers of items to a byte stream, one class for each feed format.
 
-Another package offers a format by an entry point of the group `crawlcw.feeds`. Its name is the
-format and the extension of the files, and its value is a class of the shape `FeedWriter`.
+Another package offers a format by an entry point of the group `crawlcw.feeds`. The name of the
+entry point is the format and the extension of the files, and its value is a class with the methods
+of `FeedWriter`.
 """
 
 import csv
@@ -31,16 +32,16 @@ class FeedWriter(Protocol):
     """
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Write the next item: its values are those of JSON, dates and bytes.
+        """Write the next item, whose values are JSON values, dates or bytes.
 
-        Items may have different fields.
+        Two items may have different fields.
         """
 
     def finish(self) -> None:
-        """Complete the content and leave the stream open. Called once, if no write has failed."""
+        """Write the end of the content; crawlcw calls `finish` once, if no write has failed."""
 
     def close(self) -> None:
-        """Release temporary files. Called once, also after a failure."""
+        """Release temporary files; crawlcw calls `close` once, even after a failure."""
 
 
 class JsonLines:

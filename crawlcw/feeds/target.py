@@ -97,8 +97,8 @@ class Target:
 
 
 def format_names() -> list[str]:
-    """Return the names of all formats: of the built-in writers, and of installed packages."""
-    # Import it in this function: it takes 8 ms to load, and most crawls use a built-in format.
+    """Return the names of the built-in formats and the formats of installed packages."""
+    # Import `extensions` late, because it takes 8 ms and most crawls use a built-in format.
     from crawlcw import extensions
 
     return [*BUILT_IN, *(n for n in extensions.names(extensions.FEEDS) if n not in BUILT_IN)]

@@ -74,7 +74,7 @@ class Hop:
 
     attempt: Attempt
     proxy: Proxy | None = None
-    url: yarl.URL | None = None  #: origin; None before the request starts
+    url: yarl.URL | None = None  #: origin, or None before the request starts
     stage: Stage = Stage.DIALLING
 
 

@@ -38,7 +38,7 @@ from crawlcw.fetch.user_layers import (
 from crawlcw.files.saving import SaveFile
 from crawlcw.model import urls
 
-#: Key of the chain of layers for pages that a browser renders; other keys are a `Purpose`.
+#: Key for pages that a browser renders in a mapping whose other keys are a `Purpose`.
 RENDERED = "rendered"
 
 
@@ -155,9 +155,9 @@ class DefaultDownloader:
         self.client = client
         self.proxies = proxies
         self.cache = cache
-        #: The spider's own downloader, which calls this downloader.
+        #: The spider's own downloader, which calls this default downloader.
         self.spider_downloader: OwnDownloader | None = None
-        #: Functions that send a request of each purpose through the layers below this downloader.
+        #: For each purpose of a request, the function that sends it through the lower layers.
         self.next_by_purpose = chains([cache, proxies, Transport(client)])
 
     async def fetch(self, request: Request, *, url: str) -> Response:

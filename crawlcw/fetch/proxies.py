@@ -7,7 +7,7 @@ another proxy:
 - If the second request fails too, and one of the proxies works for other pages, the page or its
   origin has failed.
 
-So a failing proxy never makes the crawl give up a host, and a failing host never a proxy.
+So the crawl gives up no host because of a bad proxy, and no proxy because of a bad host.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which a response through one proxy proves that the origin works.
 _RECENT = 60.0
-#: Number of proxies after whose failure for one page the failure counts against the page.
+#: Maximum number of proxies that try one page; after as many failures the page has failed.
 _MOST_TRIED = 10
 #: Seconds of a proxy's first ban by a host; each further ban takes twice as long.
 _FIRST_BAN = 600.0
@@ -173,7 +173,7 @@ class ProxyPool:
     def note_fetched(self, url: str, proxy: Proxy | None) -> None:
         """Note that *proxy* (None if unknown) has fetched *url* or the target of its redirect.
 
-        One failure counts against each other proxy that failed for *url*.
+        A failure counts against each proxy that failed for *url* before.
         """
         for other_proxy in self._tried.pop(url, ()):
             if proxy not in (None, other_proxy):
@@ -273,8 +273,8 @@ class ProxyPool:
     ) -> Proxy | None:
         """Return the proxy of a session, which is the proxy with *key* if this is still usable.
 
-        If the proxy with *key* is dead, or if the session *is_renewed*, return another proxy if
-        there is one, starting at *pool_index* or at the next proxy. If the settings have no
+        If the proxy with *key* is dead, or if the session *is_renewed*, choose another proxy if
+        there is one. *pool_index* is where the search for it starts. If the settings have no
         proxies, return None.
         """
         if not self.proxies:
