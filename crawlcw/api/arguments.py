@@ -42,13 +42,13 @@ def options(values: Iterable[Any]) -> RequestOptions:
 
 def headers(fields: object, *, of: str = "Request(headers=...)") -> tuple[tuple[str, str], ...]:
     """Return header fields as pairs of texts; a number becomes text. Raises `SpiderError`."""
-    pairs = _pairs("headers", fields)
+    pairs = _name_value_pairs("headers", fields)
     for name, value in pairs:
         # The error message omits the value, which may be a secret.
         if not isinstance(name, str) or not isinstance(value, str | int):
             raise SpiderError(
-                f"{of}: {name!r} is {_kind(value)}: write its name and value as text, or leave out "
-                "the header"
+                f"{of}: {name!r} is {_type_phrase(value)}: write its name and value as text, "
+                "or leave out the header"
             )
         if not _TOKEN.match(name):
             raise SpiderError(f"{of}: {name!r} is not the name of a header")
@@ -59,7 +59,7 @@ def headers(fields: object, *, of: str = "Request(headers=...)") -> tuple[tuple[
 
 def form(data: Any) -> bytes:
     """Return form fields encoded as a body; raises `SpiderError`."""
-    pairs = _pairs("data", data)
+    pairs = _name_value_pairs("data", data)
     for name, value in pairs:
         if value is None or (isinstance(value, list | tuple) and None in value):
             raise SpiderError(
@@ -73,7 +73,9 @@ def form(data: Any) -> bytes:
 def check_context(context: object) -> None:
     """Raise `SpiderError` for a context that the ledger would not return unchanged."""
     if not isinstance(context, Mapping):
-        raise SpiderError(f"Request(context=...) takes a mapping, not a value {_kind(context)}")
+        raise SpiderError(
+            f"Request(context=...) takes a mapping, not a value {_type_phrase(context)}"
+        )
     _check_values("context", context)
 
 
@@ -127,16 +129,16 @@ def _unchanged(value: object) -> object:
     return value
 
 
-def _kind(value: object) -> str:
+def _type_phrase(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
-def _pairs(name: str, value: object) -> list[tuple[Any, Any]]:
+def _name_value_pairs(name: str, value: object) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise SpiderError(
-            f"Request({name}=...) takes a mapping or pairs, not a value {_kind(value)}"
+            f"Request({name}=...) takes a mapping or pairs, not a value {_type_phrase(value)}"
         )
     pairs = list(value)
     for pair in pairs:
@@ -156,7 +158,9 @@ def _check_values(name: str, fields: Mapping[Any, Any]) -> None:
 
 def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     if not isinstance(cookies, Mapping):
-        raise SpiderError(f"Request(cookies=...) takes a mapping, not a value {_kind(cookies)}")
+        raise SpiderError(
+            f"Request(cookies=...) takes a mapping, not a value {_type_phrase(cookies)}"
+        )
     for name, value in cookies.items():
         if not (_TOKEN.match(name) and isinstance(value, str) and _COOKIE.match(value)):
             # The error message omits the value, which may be a secret.

@@ -45,24 +45,26 @@ class Deadline:
     """
 
     timeout: asyncio.Timeout | None = None  #: the timer that cancels the attempt
-    _pauses: int = field(default=0, init=False)
-    _paused: float = field(default=0.0, init=False)
+    _pause_count: int = field(default=0, init=False)
+    _paused_since: float = field(default=0.0, init=False)
     _end: float | None = field(default=None, init=False)
 
     def pause(self) -> None:
         """Pause the deadline until `resume` has been called as often as `pause`."""
-        self._pauses += 1
-        if self._pauses == 1 and self.timeout is not None and not self.timeout.expired():
+        self._pause_count += 1
+        if self._pause_count == 1 and self.timeout is not None and not self.timeout.expired():
             self._end = self.timeout.when()
             if self._end is not None:
-                self._paused = asyncio.get_running_loop().time()
+                self._paused_since = asyncio.get_running_loop().time()
                 self.timeout.reschedule(None)
 
     def resume(self) -> None:
         """End one `pause`; the deadline runs again when all pauses have ended."""
-        self._pauses -= 1
-        if not self._pauses and self._end is not None and self.timeout is not None:
-            self.timeout.reschedule(self._end + asyncio.get_running_loop().time() - self._paused)
+        self._pause_count -= 1
+        if not self._pause_count and self._end is not None and self.timeout is not None:
+            self.timeout.reschedule(
+                self._end + asyncio.get_running_loop().time() - self._paused_since
+            )
             self._end = None
 
     def restart(self, seconds: float) -> None:

@@ -22,7 +22,7 @@ import webencodings
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 
 #: Number of bytes that a browser searches for a <meta> before it begins to parse.
-_PREFIX = 1024
+_PRESCAN_BYTES = 1024
 #: Number of bytes to search for a later <meta> that makes a browser parse the page again.
 _LATEST = 1 << 20
 
@@ -43,7 +43,7 @@ _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
 _LONGEST_RUN = 1 << 20
 #: Python's codecs for three encodings. The Encoding Standard decodes GBK as GB 18030; Python has no
 #: codec for `replacement` and `x-user-defined`.
-_NEAREST = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
+_PYTHON_CODECS = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
 #: Labels that mean a different encoding in a <meta> or an XML declaration, because a page whose
 #: label is readable as ASCII cannot be UTF-16.
 _IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252"}
@@ -51,20 +51,22 @@ _IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows
 _ESCAPE = b"\x1b"
 _LONGEST_LABEL = 40
 #: A parameter of a Content-Type; a quoted value may contain text that looks like parameters.
-_PARAMETER = re.compile(
+_TYPE_PARAMETER = re.compile(
     r";[ \t\r\n]*+([^;=]*+)(?:=(?:\"((?:[^\"\\]|\\.)*+)\"?+[^;,]*+|([^;,]*+)))?+"
 )
 #: One value of a Content-Type that was sent more than once: its type, and its parameters.
-_VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
+_CONTENT_TYPE_VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
 _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
 #: Content types of bodies that may be HTML, like a body without a type.
 _HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
 #: The HTML standard's "prescan a byte stream to determine its encoding", which reads also scripts.
-_PRESCAN = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
+_META_OR_TAG = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
 #: A pattern that finds a <meta> as a parser does, and skips the text of scripts.
-_SCAN = re.compile(b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE)
+_META_OUTSIDE_TEXT = re.compile(
+    b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE
+)
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
 )
@@ -75,15 +77,19 @@ _XML = re.compile(rb"\s*+<\?xml(?=\s)[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)", re
 
 def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> str:
     """Return the name of the encoding of *body*, which *is_xml* declares to be XML."""
-    for mark, name in _BOMS:
-        if body.startswith(mark):
+    for byte_order_mark, name in _BOMS:
+        if body.startswith(byte_order_mark):
             return name
     kind, declared = _of_header(content_type)
     if is_xml:
         kind = "xml"
     if declared is None and kind == "html":
-        declared = _of_metas(_PRESCAN, body[:_PREFIX])
-    if declared is None and kind in ("html", "xml") and (xml := _XML.match(body, 0, _PREFIX)):
+        declared = _of_metas(_META_OR_TAG, body[:_PRESCAN_BYTES])
+    if (
+        declared is None
+        and kind in ("html", "xml")
+        and (xml := _XML.match(body, 0, _PRESCAN_BYTES))
+    ):
         declared = _of_page(xml[1])
     if declared is not None and kind != "json":
         return declared
@@ -98,7 +104,7 @@ def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> st
         return "utf-8"
     # A body of valid UTF-8 bytes is UTF-8 or ISO-2022-JP, whatever a <meta> declares.
     if kind in ("html", "xml") and (not is_utf8 or _ESCAPE in body):
-        declared = _of_metas(_SCAN, body[:_LATEST])
+        declared = _of_metas(_META_OUTSIDE_TEXT, body[:_LATEST])
     return declared or ("utf-8" if is_utf8 else "windows-1252")
 
 
@@ -115,17 +121,17 @@ def named(label: str) -> str | None:
     if not label.isascii() or len(label) > _LONGEST_LABEL:
         return None
     encoding = webencodings.lookup(label)
-    return _names().get(label.strip().lower()) if encoding is None else str(encoding.name)
+    return _web_names().get(label.strip().lower()) if encoding is None else str(encoding.name)
 
 
 @cache
 def python_name(name: str) -> str:
     """Return Python's name of the codec that is nearest to an encoding."""
-    return _NEAREST.get(name) or str(webencodings.lookup(name).codec_info.name)
+    return _PYTHON_CODECS.get(name) or str(webencodings.lookup(name).codec_info.name)
 
 
 @cache
-def _names() -> dict[str, str]:
+def _web_names() -> dict[str, str]:
     return {python_name(name): name for name in webencodings.LABELS.values()}
 
 
@@ -146,10 +152,10 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
         yield decoder.decode(b"", final=True)
         return
     # endec keeps no state between calls, so each piece must end with a complete character.
-    marks = (b"\x1b(B",) if encoding == "iso-2022-jp" else (b">", b"\n")
+    cut_marks = (b"\x1b(B",) if encoding == "iso-2022-jp" else (b">", b"\n")
     buffer = bytearray()
     for piece in pieces:
-        ends = (position + len(mark) for mark in marks if (position := piece.rfind(mark)) >= 0)
+        ends = (position + len(mark) for mark in cut_marks if (position := piece.rfind(mark)) >= 0)
         end = max(ends, default=0 if len(buffer) < _LONGEST_RUN else len(piece))
         if end:
             yield decode(bytes(buffer) + piece[:end], encoding)
@@ -172,22 +178,22 @@ def content_type(header: str) -> str:
     The last valid value of the Content-Type counts (Fetch, "extract a MIME type"). If the last
     value has no charset, the charset of an earlier value of the same type counts.
     """
-    choice = essence = charset = ""
-    for match in _VALUE.finditer(header):
+    chosen_type = essence = charset = ""
+    for match in _CONTENT_TYPE_VALUE.finditer(header):
         kind, parameters = match[1].strip().lower(), match[2]
         if not _TYPE.fullmatch(kind):
             continue
-        choice, label = f"{kind}{parameters}", _charset(parameters)
+        chosen_type, label = f"{kind}{parameters}", _charset(parameters)
         if kind != essence:
             essence, charset = kind, label
         elif charset and not label:
-            choice += f';charset="{charset}"'
-    return choice or header
+            chosen_type += f';charset="{charset}"'
+    return chosen_type or header
 
 
 def _charset(parameters: str) -> str:
     """Return the first charset among the parameters of a Content-Type."""
-    for name, quoted, token in _PARAMETER.findall(parameters):
+    for name, quoted, token in _TYPE_PARAMETER.findall(parameters):
         if name.lower() == "charset":
             return str(quoted or token).strip()
     return ""

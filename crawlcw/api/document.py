@@ -212,8 +212,8 @@ class Document:
         metas = Metas()
         for node in self._nodes("meta[content]"):
             attributes = node.attributes
-            for key in ("name", "property"):  # a <meta> may have a name and a property
-                name = (attributes.get(key) or "").strip().lower()
+            for name_attribute in ("name", "property"):  # a <meta> may have a name and a property
+                name = (attributes.get(name_attribute) or "").strip().lower()
                 metas.setdefault(name, attributes.get("content") or "")
         metas.pop("", None)
         return metas
@@ -262,8 +262,11 @@ def not_css(query: str, error: SelectolaxError) -> ValueError:
 
 def _json_of(script: str) -> Any:
     # An HTML comment may surround the whole script, or stand before or behind the script.
-    loose = (_loosely_json, lambda text: _loosely_json(_HTML_COMMENT.sub(_text_alone, text)))
-    for read in (str.strip, *loose):
+    tolerant_readers = (
+        _loosely_json,
+        lambda text: _loosely_json(_HTML_COMMENT.sub(_text_alone, text)),
+    )
+    for read in (str.strip, *tolerant_readers):
         try:
             # `strict` is off, because line ends within strings are common and harmless.
             return json.loads(read(script), strict=False)

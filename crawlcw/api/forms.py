@@ -39,20 +39,29 @@ _LINE_END = re.compile(r"\r\n?|\n")
 _WORD = re.compile(r"\S+?(?:[-/](?=[^\W\d_])|(?!\S))\s*|\s+")
 _INTEGER = re.compile(r"[ \t\n\f\r]*\+?(\d{1,9})", re.ASCII)
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
-_INFINITE = Decimal("1.8e308")
+_OVERFLOW_NUMBER = Decimal("1.8e308")
 _COLOR = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})", re.IGNORECASE)
 _DAY = r"(?P<year>\d{4,6})-(?P<month>0[1-9]|1[0-2])-(?P<day>\d\d)"
 _TIME = r"(?P<minute>(?:[01]\d|2[0-3]):[0-5]\d)(?P<second>:[0-5]\d(?:\.\d{1,3})?)?"
-_DATES = {
+_DATE_PATTERNS = {
     "date": re.compile(_DAY, re.ASCII),
     "month": re.compile(r"(?P<year>\d{4,6})-(?:0[1-9]|1[0-2])", re.ASCII),
     "week": re.compile(r"(?P<year>\d{4,6})-W(?P<week>\d\d)", re.ASCII),
     "time": re.compile(_TIME, re.ASCII),
     "datetime-local": re.compile(rf"{_DAY}[T ]{_TIME}", re.ASCII),
 }
-_TITLES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
+_CHROMIUM_NAMES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
 #: Kinds of input whose text direction a form does not send.
-_WITHOUT_DIRECTION = {*_DATES, "checkbox", "color", "file", "image", "number", "radio", "range"}
+_WITHOUT_DIRECTION = {
+    *_DATE_PATTERNS,
+    "checkbox",
+    "color",
+    "file",
+    "image",
+    "number",
+    "radio",
+    "range",
+}
 #: Values of a form's `enctype` that this module does not support.
 _UNSUPPORTED_ENCODINGS = frozenset({"multipart/form-data", "text/plain"})
 _ENCODED = "application/x-www-form-urlencoded"
@@ -111,7 +120,7 @@ class Form:
         labels = (form_attributes.get("accept-charset") or "").replace(",", " ").split()
         encoding = next(filter(None, map(charset.named, labels)), self.encoding)
         values = {**(fields or {}), **named}
-        encoded = _encoded(
+        encoded = _form_encoded(
             _entries(controls, button, field_values=values, encoding=encoding), encoding
         )
         action = attribute_of("action").strip()
@@ -174,8 +183,8 @@ def _controls_of(form: LexborNode) -> list[_Control]:
     while stack:
         node, is_inside, is_off, direction = stack.pop()
         tag = node.tag
-        if (direct := (node.attrs.get("dir") or "").lower()) in ("ltr", "rtl", "auto"):
-            direction = direct
+        if (own_direction := (node.attrs.get("dir") or "").lower()) in ("ltr", "rtl", "auto"):
+            direction = own_direction
         if tag in _CONTROLS:
             attributes = node.attributes
             if "form" in attributes:
@@ -219,23 +228,23 @@ def _entries(
         for control in controls
         if control.kind == "radio" and "checked" in control.attributes
     }
-    remaining = dict(field_values)
+    unused_fields = dict(field_values)
     entries: list[_Entry] = []
     for control in controls:
         name, kind = control.name, control.kind
         if control.is_disabled and control is not button:
             continue
         if name in field_values and (control is button or not control.is_button):
-            if name in remaining:
-                entries += [(name, value) for value in _texts(remaining.pop(name))]
+            if name in unused_fields:
+                entries += [(name, value) for value in _texts(unused_fields.pop(name))]
         elif control is button:
-            entries += _clicked(control)
+            entries += _entries_of_button(control)
         elif name and not control.is_button:
             is_unchecked = kind == "checkbox" and "checked" not in control.attributes
             is_unset = kind == "radio" and radio.get(name) is not control
             if not is_unchecked and not is_unset:
                 entries += _entries_of(control, encoding=encoding)
-    entries += [(name, value) for name in remaining for value in _texts(remaining[name])]
+    entries += [(name, value) for name in unused_fields for value in _texts(unused_fields[name])]
     return [(_internet_lines(name), _internet_lines(value)) for name, value in entries]
 
 
@@ -245,21 +254,21 @@ def _texts(value: FieldValue) -> list[str]:
     return [str(value)] if isinstance(value, str | int | float) else list(map(str, value))
 
 
-def _clicked(button: _Control) -> Iterator[_Entry]:
+def _entries_of_button(button: _Control) -> Iterator[_Entry]:
     name = button.name
     if button.kind == "image" and button.tag == "input":
         prefix = f"{name}." if name else ""
         yield f"{prefix}x", "0"
         yield f"{prefix}y", "0"
     elif name:
-        yield from _direction(button, value := button.attributes.get("value") or "")
+        yield from _direction_entry(button, value := button.attributes.get("value") or "")
         yield name, value
 
 
 def _entries_of(control: _Control, *, encoding: str) -> Iterator[_Entry]:
     attributes, name, kind = control.attributes, control.name, control.kind
     if control.tag == "select":
-        for option in _selected(control):
+        for option in _selected_options(control):
             attributes = option.attributes
             yield name, attributes["value"] or "" if "value" in attributes else _text_of(option)
         return
@@ -275,9 +284,9 @@ def _entries_of(control: _Control, *, encoding: str) -> Iterator[_Entry]:
         value = attributes.get("value") or ""
         if kind in ("checkbox", "radio"):
             value = value if "value" in attributes else "on"
-        value = _sanitized(value, kind, attributes)
+        value = _sanitized_input(value, kind, attributes)
     yield name, value
-    yield from _direction(control, value)
+    yield from _direction_entry(control, value)
 
 
 def _title(encoding: str) -> str:
@@ -285,10 +294,10 @@ def _title(encoding: str) -> str:
     if encoding.startswith("utf-"):
         return "UTF-8"
     is_lower = encoding.startswith(("windows-", "mac", "x-", "gb18030"))
-    return _TITLES.get(encoding) or (encoding if is_lower else encoding.upper())
+    return _CHROMIUM_NAMES.get(encoding) or (encoding if is_lower else encoding.upper())
 
 
-def _selected(select: _Control) -> list[LexborNode]:
+def _selected_options(select: _Control) -> list[LexborNode]:
     options = select.node.css("option")
     selected = [option for option in options if "selected" in option.attributes]
     if "multiple" not in select.attributes:
@@ -316,12 +325,12 @@ def _text_of(option: LexborNode) -> str:
     return " ".join(filter(None, re.split(f"[{_SPACE}]+", text)))
 
 
-def _sanitized(value: str, kind: str, attributes: Mapping[str, str | None]) -> str:
+def _sanitized_input(value: str, kind: str, attributes: Mapping[str, str | None]) -> str:
     """Return the value of an input after HTML's "value sanitization algorithm"."""
     if kind in _NOT_ONE_LINE:
         return value
-    if pattern := _DATES.get(kind):
-        return _dated(pattern.fullmatch(value))
+    if pattern := _DATE_PATTERNS.get(kind):
+        return _date_text(pattern.fullmatch(value))
     if kind == "number":
         return value if _decimal(value) is not None else ""
     if kind == "range":
@@ -334,11 +343,11 @@ def _sanitized(value: str, kind: str, attributes: Mapping[str, str | None]) -> s
     return value.strip(_SPACE) if kind in ("email", "url") else value
 
 
-def _dated(moment: re.Match[str] | None) -> str:
+def _date_text(date_match: re.Match[str] | None) -> str:
     """Return a date or a time, or "" if the calendar does not have this date."""
-    if moment is None:
+    if date_match is None:
         return ""
-    parts = moment.groupdict()
+    parts = date_match.groupdict()
     year = int(parts.get("year", "1"))
     calendar = 2000 + year % 400  # Python's calendar ends in 9999, and repeats every 400 years
     try:
@@ -353,14 +362,14 @@ def _dated(moment: re.Match[str] | None) -> str:
     if "day" in parts and "minute" in parts:
         second = (parts["second"] or "").removesuffix(".000").removesuffix(":00")
         second = second.rstrip("0") if "." in second else second
-        return f"{moment[0][: moment.end('day')]}T{parts['minute']}{second}"
-    return moment[0]
+        return f"{date_match[0][: date_match.end('day')]}T{parts['minute']}{second}"
+    return date_match[0]
 
 
 def _decimal(value: str | None) -> Decimal | None:
     """Return the number in *value* if it is a valid floating-point number of HTML, else None."""
     number = Decimal(value) if value and _NUMBER.fullmatch(value) else None
-    return number if number is not None and abs(number) < _INFINITE else None
+    return number if number is not None and abs(number) < _OVERFLOW_NUMBER else None
 
 
 def _in_range(value: str, attributes: Mapping[str, str | None]) -> str:
@@ -407,7 +416,7 @@ def _wrapped(text: str, *, columns: int) -> str:
     return "\n".join(lines)
 
 
-def _direction(control: _Control, value: str) -> Iterator[_Entry]:
+def _direction_entry(control: _Control, value: str) -> Iterator[_Entry]:
     """Yield the entry with the text direction of a control that has `dirname`."""
     name = control.attributes.get("dirname")
     if not name or (control.tag == "input" and control.kind in _WITHOUT_DIRECTION):
@@ -430,7 +439,7 @@ def _internet_lines(text: str) -> str:
     return _LINE_END.sub("\r\n", text)
 
 
-def _encoded(entries: list[_Entry], encoding: str) -> bytes:
+def _form_encoded(entries: list[_Entry], encoding: str) -> bytes:
     """Return entries as application/x-www-form-urlencoded, see the URL standard."""
 
     def escaped(text: str) -> str:

@@ -70,16 +70,16 @@ class Limits:
         self._hosts: dict[str, Limit] = {}  # by host
         self._by_suffix: dict[str, Limit] = {}
         self._other_hosts: Limit | None = None
-        for key, limit in limits.items():
+        for host_pattern, limit in limits.items():
             if not isinstance(limit, Limit):
-                raise SettingsError(f"limits[{key!r}] is {limit!r}: write a Limit(...)")
-            if key == "*":
+                raise SettingsError(f"limits[{host_pattern!r}] is {limit!r}: write a Limit(...)")
+            if host_pattern == "*":
                 self._other_hosts = limit
                 continue
-            host = _host(key)
-            limit_by_host = self._by_suffix if key.startswith("*.") else self._hosts
+            host = _host(host_pattern)
+            limit_by_host = self._by_suffix if host_pattern.startswith("*.") else self._hosts
             if host in limit_by_host:
-                raise SettingsError(f"limits[{key!r}]: {host} occurs twice: remove one")
+                raise SettingsError(f"limits[{host_pattern!r}]: {host} occurs twice: remove one")
             limit_by_host[host] = limit
 
     def of(self, host: str) -> Limit | None:
@@ -106,17 +106,17 @@ def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:
 
 def _host(key: str) -> str:
     """Return the host in *key*, without `*.`, in the form of `task.host`."""
-    mistake = SettingsError(
+    pattern_error = SettingsError(
         f"limits[{key!r}] is neither a host nor a pattern: write shop.example.com, "
         "shop.example.com:8080, *.example.com or *"
     )
     if not isinstance(key, str):
-        raise mistake
+        raise pattern_error
     name = key.removeprefix("*.")
-    host = _named(name)
+    host = _host_named(name)
     # `*.` fits only a name without a port: an IPv6 address has no subdomains.
     if host is None or (name != key and ":" in host):
-        raise mistake
+        raise pattern_error
     if name.endswith(_DEFAULT_PORTS):
         raise SettingsError(
             f"limits[{key!r}]: leave out the port, because host names do not include 80 and 443"
@@ -124,7 +124,7 @@ def _host(key: str) -> str:
     return host
 
 
-def _named(name: str) -> str | None:
+def _host_named(name: str) -> str | None:
     """Return the host *name* in the form of `task.host`; None if it is not a host."""
     if not name or _NOT_IN_HOSTS.search(name):
         return None
@@ -152,7 +152,7 @@ def _allowed_host(value: object, kind: str) -> str:
     name = value.strip() if isinstance(value, str) else ""
     if name == "*":
         return name
-    host = _named(name)
+    host = _host_named(name)
     if host is None:
         raise SpiderError(
             # Redact the text, because a URL may have a password.

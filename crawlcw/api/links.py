@@ -53,8 +53,8 @@ class LinkFilter:
         else:
             denied = _extensions(deny_extensions or ())
         return LinkFilter(
-            allow=_compiled("allow", allow),
-            deny=_compiled("deny", deny),
+            allow=_compiled_patterns("allow", allow),
+            deny=_compiled_patterns("deny", deny),
             extensions=None if extensions is None else _extensions(extensions),
             deny_extensions=denied,
         )
@@ -104,7 +104,7 @@ def nodes_within(
             yield node
 
 
-def _compiled(name: str, patterns: Patterns) -> tuple[re.Pattern[str], ...]:
+def _compiled_patterns(name: str, patterns: Patterns) -> tuple[re.Pattern[str], ...]:
     pattern_list = [patterns] if isinstance(patterns, str | re.Pattern) else patterns
     try:
         return tuple(re.compile(pattern) for pattern in pattern_list)
@@ -143,13 +143,13 @@ class TrapPolicy:
         if (
             max_repeats is not None
             and segments > max_repeats
-            and _repeats(address.split("/")[3:], max_repeats)
+            and _repeats_segments(address.split("/")[3:], max_repeats)
         ):
             return Reason.TRAP_REPEATED_SEGMENT
         return None
 
 
-def _repeats(segments: list[str], max_repeats: int) -> bool:
+def _repeats_segments(segments: list[str], max_repeats: int) -> bool:
     """Return whether a non-empty path segment occurs more than *max_repeats* times."""
     if len(segments) - len(set(segments)) < max_repeats:
         return False

@@ -63,7 +63,7 @@ _LARGE_TREE = 32 << 20
 #: Size in bytes of a page whose parsing always takes less than half a second.
 HARMLESS = 8 * 1024
 #: Number of unclosed tags whose parsing always takes less than half a second.
-_SUSPICIOUS = 1_500
+_SUSPICIOUS_DEPTH = 1_500
 #: Number of NULs for which the parser stores 1 MiB of errors.
 _MAX_NULS = 1 << 16
 #: A page of up to 4,000 tags takes at most half a second if its memory is limited [measured].
@@ -125,7 +125,7 @@ _COSTLY = re.compile(
 )
 _MAX_ROUNDS = 3
 _TAG = re.compile(rb"<[A-Za-z/]")
-_STEP = {b"": 1, b"/": -1}
+_DEPTH_STEP = {b"": 1, b"/": -1}
 _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
@@ -359,10 +359,10 @@ def suspicion(body: bytes) -> str | None:
     if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
         return "more than 10,000 attributes in a tag, or more than 1,000 in each of many tags"
     open_tags = body.count(b"<") - body.count(b"</")
-    if open_tags <= _SUSPICIOUS:
+    if open_tags <= _SUSPICIOUS_DEPTH:
         return None
-    shape = _repeated(body, open_tags)
-    return _depth(body) if shape is None and _most_left_open(body) > _SUSPICIOUS else shape
+    shape = _repeated_tag(body, open_tags)
+    return _depth(body) if shape is None and _most_left_open(body) > _SUSPICIOUS_DEPTH else shape
 
 
 def _most_left_open(body: bytes) -> int:
@@ -376,7 +376,7 @@ def _most_left_open(body: bytes) -> int:
     return max(open_counts)
 
 
-def _repeated(body: bytes, open_tags: int) -> str | None:
+def _repeated_tag(body: bytes, open_tags: int) -> str | None:
     """Return the tag that occurs too often among *open_tags* start tags, or None."""
     if open_tags <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
         return None
@@ -389,9 +389,9 @@ def _repeated(body: bytes, open_tags: int) -> str | None:
 
 
 def _depth(body: bytes) -> str | None:
-    if _deepest(_WRAPPER, body) > MAX_NESTING:
+    if _deepest_nesting(_WRAPPER, body) > MAX_NESTING:
         return f"more than {MAX_NESTING} tags inside one another"
-    if _deepest(_FORMATTING, body) > MAX_OPEN_FORMATTING:
+    if _deepest_nesting(_FORMATTING, body) > MAX_OPEN_FORMATTING:
         return f"more than {MAX_OPEN_FORMATTING} formatting tags left open"
     return None
 
@@ -418,8 +418,8 @@ def _attribute_work(body: bytes) -> int:
     return work
 
 
-def _deepest(tags: re.Pattern[bytes], body: bytes) -> int:
-    return max(accumulate(_STEP[slash] for slash in tags.findall(body)), default=0)
+def _deepest_nesting(tags: re.Pattern[bytes], body: bytes) -> int:
+    return max(accumulate(_DEPTH_STEP[slash] for slash in tags.findall(body)), default=0)
 
 
 def parse_bounded(source: bytes | str) -> LexborHTMLParser:

@@ -27,7 +27,7 @@ _UP_TO_HEAD_END = re.compile(
 )
 _NOSCRIPT = re.compile(rb"<noscript(?:[^<]++|<(?!/noscript))*+")
 #: Maximum number of digits of a Refresh's delay.
-_DIGITS = 9
+_MAX_DELAY_DIGITS = 9
 #: The HTML standard's "shared declarative refresh steps". The pattern never backtracks.
 _REFRESH = re.compile(
     r"\s*(\d+|(?=\.))[\d.]*(?:(?=[\s;,])\s*[;,]?\s*(?:url\s*=\s*)?(.*))?",
@@ -71,13 +71,13 @@ def product_token(user_agent: str) -> str:
 def refresh(value: str) -> tuple[timedelta, str] | None:
     """Return the delay and the link of a Refresh; None if the Refresh has no link."""
     match = _REFRESH.match(value)
-    seconds, link = match.groups() if match else ("", None)
+    delay_text, link = match.groups() if match else ("", None)
     if not link:
         return None
     if link[0] in "\"'":
         link = link[1:].partition(link[0])[0]
     link = link.strip()
-    return (timedelta(seconds=int(seconds[:_DIGITS] or 0)), link) if link else None
+    return (timedelta(seconds=int(delay_text[:_MAX_DELAY_DIGITS] or 0)), link) if link else None
 
 
 def directives(header: str, *, robot: str) -> list[str]:
@@ -104,9 +104,9 @@ class Head:
             body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
             encoding = "utf-8"
         end = _UP_TO_HEAD_END.match(body, 0, LONGEST_HEAD)
-        self._source = body[: end.end() if end else 0]
+        self._head_source = body[: end.end() if end else 0]
         self._encoding = encoding
-        lower = self._source.lower()
+        lower = self._head_source.lower()
         #: Whether the head may have a <base>; a <base> in a <noscript> does not count.
         self.has_base = b"<base" in lower and b"<base" in _NOSCRIPT.sub(b"", lower)
         # Search the head before parsing, because most heads have no refresh and no robots rules.
@@ -125,13 +125,13 @@ class Head:
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
         if names[0].encode() not in self._lower and names[1].encode() not in self._lower:
             return []
-        contents = (content for _, name, content in self._metas if name in names)
-        return [directive for content in contents for directive in content.split(",")]
+        rule_texts = (content for _, name, content in self._metas if name in names)
+        return [directive for content in rule_texts for directive in content.split(",")]
 
     @cached_property
     def _metas(self) -> list[tuple[str, str, str]]:
         """The `http-equiv`, name and content of each <meta>; `http-equiv` is "" in a <noscript>."""
-        source = charset.decode(self._source, self._encoding).encode(errors="replace")
+        source = charset.decode(self._head_source, self._encoding).encode(errors="replace")
         try:
             markup.screen(source)
             nodes = markup.parse_bounded(source).css("meta[content]")

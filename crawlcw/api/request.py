@@ -21,7 +21,7 @@ from crawlcw.model.visits import NEVER
 
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
-_NOTHING = (None,) * len(arguments.OPTIONS)
+_NO_OPTIONS = (None,) * len(arguments.OPTIONS)
 #: A time that is later than the start of any run.
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
@@ -121,8 +121,8 @@ class Request:
         self._refusal: Refusal | None = None
         self._location: Location | None = None
         self.url = url
-        self.callback = "parse" if callback is None else _name(callback, "callback")
-        self.errback = None if errback is None else _name(errback, "errback")
+        self.callback = "parse" if callback is None else _callback_name(callback, "callback")
+        self.errback = None if errback is None else _callback_name(errback, "errback")
         self.headers = arguments.headers(headers) if headers else ()
         self.method = "GET" if method is None else _method(method)
         self.body = body.encode() if isinstance(body, str) else body
@@ -145,7 +145,9 @@ class Request:
             *(max_depth, revisit, max_body, session, proxy, cookies or None),
         )
         # Skip the check of options if there are none, because most requests have no options.
-        self.options = NO_OPTIONS if option_values == _NOTHING else arguments.options(option_values)
+        self.options = (
+            NO_OPTIONS if option_values == _NO_OPTIONS else arguments.options(option_values)
+        )
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
         """Encode *json* or *data* as the body; if *posts* is true, set the method to POST."""
@@ -316,10 +318,10 @@ class Request:
         *salt* is the argument of `identity`; *identity* is the result of `identity`, if already
         known. Raises `FetchError` for a URL that cannot be fetched.
         """
-        location, identifier = identity or self.identity(salt)
+        location, task_id = identity or self.identity(salt)
         task_type = Task if self.changed is None else partial(ChangedTask, changed=self.changed)
         return task_type(
-            id=identifier,
+            id=task_id,
             url=location.url,
             host=location.host,
             method=self.method,
@@ -353,7 +355,7 @@ def _id_of_get(host: str, canonical: str) -> bytes:
     return task_id(Location(canonical, canonical, host))
 
 
-def _name(callback: Callback, argument: str) -> str:
+def _callback_name(callback: Callback, argument: str) -> str:
     if isinstance(callback, str):
         return callback
     name = getattr(callback, "__name__", "")

@@ -135,7 +135,7 @@ class Response(Document):
         #: until the callback ends.
         self.page: Any = None
         #: The last callback that `follow` got without options, and a request with this callback.
-        self._template: tuple[Callback | None, Request] | None = None
+        self._link_template: tuple[Callback | None, Request] | None = None
 
     @property
     def size(self) -> int:
@@ -189,12 +189,12 @@ class Response(Document):
         A <base> in a <noscript> does not count, because it is for browsers without scripts.
         Raises `ParseRefusedError` if the page has a <base> and would hang the parser.
         """
-        if isinstance(self._base, ParseRefusedError):
-            raise ParseRefusedError(self._base.message)  # as in `tree`
-        return self._base
+        if isinstance(self._resolved_base, ParseRefusedError):
+            raise ParseRefusedError(self._resolved_base.message)  # as in `tree`
+        return self._resolved_base
 
     @cached_property
-    def _base(self) -> str | ParseRefusedError:
+    def _resolved_base(self) -> str | ParseRefusedError:
         if not self._head.has_base:
             return self.url
         try:
@@ -263,10 +263,10 @@ class Response(Document):
             return Request.refused(address or "", location, callback, **options)
         if options:
             return Request(location.url, callback, **options)
-        if self._template is None or self._template[0] != callback:
+        if self._link_template is None or self._link_template[0] != callback:
             # Return only copies of a template, because a spider may change a returned request.
-            self._template = (callback, Request(location.url, callback))
-        return self._template[1].with_location(location)
+            self._link_template = (callback, Request(location.url, callback))
+        return self._link_template[1].with_location(location)
 
     def follow_all(
         self,
@@ -326,10 +326,10 @@ class Response(Document):
             return
         seen_urls: set[str] = set()
         # Resolve addresses that are equal or differ only in their fragments once. Refused addresses
-        # are not in `resolved`, because each refusal must be counted.
-        resolved: set[str] = set()
+        # are not in `seen_addresses`, because each refusal must be counted.
+        seen_addresses: set[str] = set()
         # Check the options only for the first link, because all links have the same options.
-        template: Request | None = None
+        link_template: Request | None = None
         for node in nodes:
             if type(node) is LexborNode:  # `_address` inlined: a page has hundreds of links
                 attributes = node.attrs
@@ -341,10 +341,10 @@ class Response(Document):
                         continue
             else:
                 address = _address(node)
-            if address in resolved:
+            if address in seen_addresses:
                 continue
             target = "" if address is None else address.partition("#")[0]
-            if address is not None and target in resolved:
+            if address is not None and target in seen_addresses:
                 continue
             if self.following.is_over:
                 self.dropped.note(TOO_MANY_LINKS, address or "")
@@ -356,13 +356,13 @@ class Response(Document):
             if isinstance(location, Refusal):
                 self.dropped.note(location.reason, address or location.message)
                 continue
-            resolved.add(target)
+            seen_addresses.add(target)
             url = location.url
             if url not in seen_urls and (link_filter is EVERYTHING or link_filter.passes(url)):
                 seen_urls.add(url)
                 # Yield only copies of the template, because a spider may change a yielded request.
-                template = template or Request(url, callback, **options)
-                yield template.with_location(location)
+                link_template = link_template or Request(url, callback, **options)
+                yield link_template.with_location(location)
 
     @cached_property
     def _tree_with_owners(self) -> LexborHTMLParser:

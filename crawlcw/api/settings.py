@@ -323,7 +323,7 @@ class Settings:
     def __new__(cls, *_: Any, **values: Any) -> Self:
         """Refuse an unknown setting with an error that suggests the nearest setting."""
         for name in values.keys() - {setting.name for setting in fields(cls)}:
-            raise SettingsError(f"there is no setting {name!r}: {_nearest(name)}")
+            raise SettingsError(f"there is no setting {name!r}: {_hint_for_setting(name)}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -422,15 +422,17 @@ def layered(
     Unknown variables of the environment are ignored (see `unknown_variables`). Raises
     `SettingsError` that names the setting, the source, and the nearest known name.
     """
-    merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
-    names = _variables()
+    merged_settings = _replaced_settings(
+        base, project or {}, source="[tool.crawlcw] in pyproject.toml"
+    )
+    name_by_variable = _name_by_variable()
     of_environment = {
-        names[name.upper()]: value
+        name_by_variable[name.upper()]: value
         for name, value in (environment or {}).items()
-        if name.startswith(_PREFIX) and name.upper() in names
+        if name.startswith(_PREFIX) and name.upper() in name_by_variable
     }
-    merged = _with(merged, of_environment, source="the environment")
-    return _with(merged, _from_texts(assignments), source="-s")
+    merged_settings = _replaced_settings(merged_settings, of_environment, source="the environment")
+    return _replaced_settings(merged_settings, _from_texts(assignments), source="-s")
 
 
 def project_settings(folder: Path) -> dict[str, Any]:
@@ -451,14 +453,14 @@ def project_settings(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _with(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings:
+def _replaced_settings(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings:
     try:
         return replace(base, **values)
     except SettingsError as error:
         raise SettingsError(f"{error} (from {source})") from None
 
 
-def _nearest(name: str) -> str:
+def _hint_for_setting(name: str) -> str:
     """Return a hint about the right name for an unknown setting."""
     if (of_scrapy := SETTINGS.get(name.upper())) is not None:
         return f"Scrapy's {name.upper()} is {of_scrapy} here"
@@ -468,7 +470,7 @@ def _nearest(name: str) -> str:
     return f"did you mean {close_names[0]}?" if close_names else "`crawlcw settings` lists them"
 
 
-def _variables() -> dict[str, str]:
+def _name_by_variable() -> dict[str, str]:
     """Return the names of the settings by environment variable."""
     return {_PREFIX + setting.name.upper(): setting.name for setting in fields(Settings)}
 
@@ -478,7 +480,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     An unknown variable is not an error, because other programs may use it.
     """
-    known_names = {*_variables(), *_OTHER_VARIABLES}
+    known_names = {*_name_by_variable(), *_OTHER_VARIABLES}
     # Compare the variables without their common prefix, which would make any two names similar.
     bare_names = [variable.removeprefix(_PREFIX) for variable in known_names]
     sentences = []

@@ -27,8 +27,8 @@ UserAndPassword = tuple[str, str] | str
 ProxyTexts = Iterable[str | Proxy] | str | None
 
 #: Names and values of headers (RFC 9110, sections 5.1 and 5.5).
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 _DOWNLOADER_HEADERS = frozenset(
     {
         *("accept-encoding", "connection", "content-length", "host", "keep-alive"),
@@ -45,7 +45,7 @@ class SettingField(Generic[Input, Stored]):
         self.unit = unit
         self.name = ""
         self.default = self.read(default)
-        self._written = default
+        self._default_input = default
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class SettingField(Generic[Input, Stored]):
 
     def shown(self) -> str:
         """Return the default as text that a user would write."""
-        return "none" if self._written in (None, (), {}) else str(self._written)
+        return "none" if self._default_input in (None, (), {}) else str(self._default_input)
 
 
 class Count(SettingField[int | str, int]):
@@ -277,7 +277,7 @@ class Headers(SettingField[Pairs, SecretPairs]):
     """A setting with headers by name; in text each line is `Name: value`."""
 
     def read(self, value: Pairs) -> SecretPairs:
-        return SecretPairs(_checked(name, content) for name, content in _pairs(value))
+        return SecretPairs(_checked_header(name, content) for name, content in _header_pairs(value))
 
 
 class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
@@ -286,15 +286,17 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
     def read(self, value: UserAndPassword | None) -> SecretLogin | None:
         if value is None or is_none(value):
             return None
-        pair: Any = value.partition(":")[::2] if isinstance(value, str) and ":" in value else value
+        user_and_password: Any = (
+            value.partition(":")[::2] if isinstance(value, str) and ":" in value else value
+        )
         if (
-            not isinstance(pair, list | tuple)
-            or len(pair) != 2
-            or not all(isinstance(text, str) and text.isprintable() for text in pair)
-            or ":" in pair[0]
+            not isinstance(user_and_password, list | tuple)
+            or len(user_and_password) != 2
+            or not all(isinstance(text, str) and text.isprintable() for text in user_and_password)
+            or ":" in user_and_password[0]
         ):
             raise SettingsError("it is not a user with a password: write user:password, or a pair")
-        return SecretLogin(pair)
+        return SecretLogin(user_and_password)
 
 
 class Proxies(SettingField[ProxyTexts, SecretProxies]):
@@ -304,17 +306,21 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
         if isinstance(value, str):
             value = [] if is_none(value) else value.replace(",", " ").split()
         try:
-            entries = [] if value is None else list(value)
+            proxy_entries = [] if value is None else list(value)
         except TypeError:
             raise SettingsError(
                 "it is neither a list of URLs such as http://host:port nor None"
             ) from None
         proxy_list = []
-        for number, entry in enumerate(entries, 1):
+        for number, entry in enumerate(proxy_entries, 1):
             try:
                 proxy_list.append(entry if isinstance(entry, Proxy) else proxies.parse(entry))
             except SettingsError as error:
-                label = "the proxy" if len(entries) == 1 else f"proxy {number} of {len(entries)}"
+                label = (
+                    "the proxy"
+                    if len(proxy_entries) == 1
+                    else f"proxy {number} of {len(proxy_entries)}"
+                )
                 raise SettingsError(f"{label}: {error}") from None
         # Duplicates stay: a proxy that is listed twice gets twice as many requests.
         return SecretProxies(proxy_list)
@@ -362,7 +368,7 @@ def _whole_number(value: int | str) -> int | None:
         return None
 
 
-def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
+def _header_pairs(value: Pairs) -> list[tuple[Any, Any]]:
     pairs: Any = value
     if isinstance(value, str):
         lines = [] if is_none(value) else [line for line in value.splitlines() if line.strip()]
@@ -377,10 +383,10 @@ def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
         raise SettingsError("they are not headers: write a mapping of names to values") from None
 
 
-def _checked(name: object, content: object) -> tuple[str, str]:
-    if not isinstance(name, str) or not _NAME.match(name):
+def _checked_header(name: object, header_value: object) -> tuple[str, str]:
+    if not isinstance(name, str) or not _HEADER_NAME.match(name):
         raise SettingsError("one of the headers has an invalid name")
-    if not isinstance(content, str) or not _VALUE.match(content):
+    if not isinstance(header_value, str) or not _HEADER_VALUE.match(header_value):
         raise SettingsError(f"the value of {name} is not one line of text")
     if name.lower() == "user-agent":
         raise SettingsError(
@@ -388,4 +394,4 @@ def _checked(name: object, content: object) -> tuple[str, str]:
         )
     if name.lower() in _DOWNLOADER_HEADERS:
         raise SettingsError(f"only the downloader sets {name}: remove it")
-    return name, content
+    return name, header_value

@@ -44,10 +44,10 @@ _DEFAULT_PATH = "/sitemap.xml"
 _SITEMAP = "sitemap"
 _INDEX = "sitemapindex"
 #: Entry elements; some generators confuse <url> and <sitemap>, or write <loc> alone.
-_ENTRIES = frozenset({"url", _SITEMAP, "loc"})
+_ENTRY_TAGS = frozenset({"url", _SITEMAP, "loc"})
 _RECORDS = {
-    "urlset": _ENTRIES,
-    _INDEX: _ENTRIES,
+    "urlset": _ENTRY_TAGS,
+    _INDEX: _ENTRY_TAGS,
     **syndication.RECORDS,
 }
 _LINE = re.compile(r"\r\n?|\n")
@@ -136,7 +136,7 @@ class SitemapSpider(Spider):
         if urlsplit(response.url).path == _ROBOTS_TXT:
             sitemap_urls = sitemaps_of_robots_txt(response.text)
             for address in sitemap_urls or [_DEFAULT_PATH]:
-                if (url := _resolved(response, address)) is not None:
+                if (url := _absolute_url(response, address)) is not None:
                     yield self.sitemap_request(url, nesting=nesting)
             return
         content_type = response.headers.get("content-type")
@@ -166,15 +166,17 @@ class SitemapSpider(Spider):
             if nesting >= MAX_NESTED:
                 response.dropped.note("max-sitemap-nesting", entry.url)
                 return
-            url = _resolved(response, entry.url)
-            if url is not None and any(re.search(text, url) for text in self.sitemap_follow):
+            url = _absolute_url(response, entry.url)
+            if url is not None and any(
+                re.search(follow_pattern, url) for follow_pattern in self.sitemap_follow
+            ):
                 yield self.sitemap_request(url, nesting=nesting + 1, changed=entry.lastmod)
             return
         addresses = [entry.url]
         if self.sitemap_alternate_links:
             addresses += entry.alternates.values()
         for text in addresses:
-            url = _resolved(response, text)
+            url = _absolute_url(response, text)
             callback = None if url is None else self._callback_of(url)
             if url is not None and callback is not None:
                 yield Request(url, callback, changed=entry.lastmod)
@@ -182,11 +184,11 @@ class SitemapSpider(Spider):
     def _callback_of(self, url: str) -> str | None:
         for pattern, callback in self.sitemap_rules:
             if re.search(pattern, url):
-                return _name(callback)
+                return _callback_name(callback)
         return None
 
 
-def _resolved(response: Response, url: str) -> str | None:
+def _absolute_url(response: Response, url: str) -> str | None:
     """Return the absolute URL of an entry; count an unfetchable URL and return None."""
     if url.startswith(("http://", "https://")):
         return url  # the crawl drops the URL later if it is invalid
@@ -197,7 +199,7 @@ def _resolved(response: Response, url: str) -> str | None:
         return None
 
 
-def _name(callback: str | Callable[..., Any]) -> str:
+def _callback_name(callback: str | Callable[..., Any]) -> str:
     return callback if isinstance(callback, str) else callback.__name__
 
 
@@ -217,7 +219,7 @@ def _(spider: SitemapSpider) -> None:
     check_urls(spider, "sitemap_urls")
     try:
         for pattern, callback in spider.sitemap_rules:
-            callback_named(spider, _name(callback))
+            callback_named(spider, _callback_name(callback))
             re.compile(pattern)
     except (ValueError, TypeError, AttributeError) as error:
         raise SpiderError(
@@ -240,13 +242,13 @@ def entries(
     If the sitemap cannot be read to its end, yields the entries before the error, then raises
     `XmlError`.
     """
-    pieces = text_pieces(body, content_type=content_type)
+    text_chunks = text_pieces(body, content_type=content_type)
     start = ""
-    for piece in pieces:
+    for piece in text_chunks:
         start += piece
         if start.strip():
             break
-    all_pieces = chain([start], pieces)
+    all_pieces = chain([start], text_chunks)
     if start.lstrip().startswith("<"):
         record, entry_count = None, 0
         for record in records(all_pieces, names_by_root=_RECORDS, label="sitemap"):
@@ -272,7 +274,7 @@ def sitemaps_of_robots_txt(text: str) -> list[str]:
 
 def _entries_of(record: Record) -> Iterator[SitemapEntry]:
     """Yield the entries of a record; a <url> may have no <loc> or several."""
-    if record.name not in _ENTRIES:
+    if record.name not in _ENTRY_TAGS:
         of_feed = syndication.entry_of(record)
         addresses, entry = [of_feed.link], SitemapEntry(url="", lastmod=of_feed.updated)
     else:
@@ -310,11 +312,11 @@ def _number(text: str) -> float | None:
 
 def _lines(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the complete lines that are not empty; raises `XmlError` for text without URLs."""
-    tail = ""
+    unfinished_line = ""
     is_first = True
     for piece in pieces:
-        *lines, tail = _LINE.split(tail + piece)
-        tail = tail[:_LONGEST_LINE]
+        *lines, unfinished_line = _LINE.split(unfinished_line + piece)
+        unfinished_line = unfinished_line[:_LONGEST_LINE]
         for raw_line in lines:
             line = raw_line.strip()[:_LONGEST_LINE]
             if not line:

@@ -38,7 +38,7 @@ from crawlcw.model.spider_state import State
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: A spider's name, which is also the name of its collection in MongoDB and SQLite.
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
+_SPIDER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
 
 
 #: Attributes of the base class that a constructor argument may set.
@@ -277,7 +277,7 @@ def check_kind(spider: Spider) -> None:
 
 def is_name(text: object) -> bool:
     """Return whether *text* can be a spider's name."""
-    return isinstance(text, str) and _NAME.match(text) is not None
+    return isinstance(text, str) and _SPIDER_NAME.match(text) is not None
 
 
 def check(spider: Spider) -> None:

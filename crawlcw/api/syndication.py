@@ -28,7 +28,9 @@ RECORDS = {
 _COLON = re.compile(r"(?<=[+-]\d\d):(?=\d\d\b)")
 #: A time of a 12-hour clock, which `email.utils` would read as a 24-hour time.
 _TWELVE_HOUR_TIME = re.compile(r"\d\s*[AP]M\b", re.IGNORECASE)
-_DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re.IGNORECASE)
+_DATE_WITHOUT_TIME = re.compile(
+    r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +94,22 @@ def _link(record: Record) -> str:
     """Return the address of an entry, which is a text in RSS and an attribute in Atom."""
     for field in record.fields:
         if field.name == "link" and (text := field.text.strip()):
-            return _based(record, text, base=field.attributes.get(BASE, ""))
+            return _joined_link(record, text, base=field.attributes.get(BASE, ""))
     for field in record.fields:
         is_link = field.name in ("link", "atom:link")
         href = field.attributes.get("href", "").strip()
         if is_link and href and field.attributes.get("rel", "alternate") == "alternate":
-            return _based(record, href, base=field.attributes.get(BASE, ""))
+            return _joined_link(record, href, base=field.attributes.get(BASE, ""))
     for field in record.fields:
         # A guid of RSS is an address by default, but often has another text.
         is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
         if field.name == "guid" and is_address and "://" in field.text:
             return field.text.strip()
     about = record.attributes.get("rdf:about", "")  # RSS 1.0
-    return about and _based(record, about)
+    return about and _joined_link(record, about)
 
 
-def _based(record: Record, link: str, *, base: str = "") -> str:
+def _joined_link(record: Record, link: str, *, base: str = "") -> str:
     try:
         return urljoin(joined(record.base, base), link)
     except ValueError:
@@ -135,18 +137,18 @@ def _span(text: str) -> tuple[datetime, datetime] | None:
     try:
         if span := _of_date(text):
             return span
-        moment = _in_utc(datetime.fromisoformat(text))
-        return moment, moment
+        utc_time = _in_utc(datetime.fromisoformat(text))
+        return utc_time, utc_time
     except (ValueError, OverflowError):
         pass
     if _TWELVE_HOUR_TIME.search(text):
         return None
     try:
-        if _DAY.fullmatch(text):
-            begin = parsedate_to_datetime(f"{text} 00:00:00").replace(tzinfo=UTC)
-            return begin, begin + timedelta(days=1)
-        moment = _in_utc(parsedate_to_datetime(_COLON.sub("", text)))
-        return moment, moment
+        if _DATE_WITHOUT_TIME.fullmatch(text):
+            day_start = parsedate_to_datetime(f"{text} 00:00:00").replace(tzinfo=UTC)
+            return day_start, day_start + timedelta(days=1)
+        utc_time = _in_utc(parsedate_to_datetime(_COLON.sub("", text)))
+        return utc_time, utc_time
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
 

@@ -33,7 +33,7 @@ class EscapedError(Exception):
 
 
 _AN_INSTANT = 0.01
-_CALLERS: set[CodeType] = set()
+_CODE_OF_CALLERS: set[CodeType] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,14 @@ class Called:
 
 def calls_user_code(function: F) -> F:
     """Mark a function that runs user code, which its local variable `called` describes."""
-    _CALLERS.add(function.__code__)
+    _CODE_OF_CALLERS.add(function.__code__)
     return function
 
 
 def running_in(frame: FrameType | None) -> Called | None:
     """Return the running call of user code; *frame* is the innermost frame of its thread."""
     while frame is not None:
-        if frame.f_code in _CALLERS:
+        if frame.f_code in _CODE_OF_CALLERS:
             called = frame.f_locals.get("called")
             return called if isinstance(called, Called) else None
         frame = frame.f_back
@@ -98,7 +98,7 @@ class Cancellation:
                 return False
             if self._is_outside():
                 return True
-            self._undo()
+            self._withdraw_cancellations()
             return False
         # Python closes an abandoned coroutine with a `GeneratorExit`.
         return isinstance(error, GeneratorExit) and self._is_abandoned()
@@ -112,7 +112,7 @@ class Cancellation:
         if self._task is not None and self._task.cancelling() > self._earlier_requests:
             await asyncio.sleep(0)
             if not self._is_outside():
-                self._undo()  # the user's code caught the cancellation
+                self._withdraw_cancellations()  # the user's code caught the cancellation
 
     async def raise_pending_after(self, error: BaseException) -> None:
         """Call `raise_pending` after the user's code has raised *error*, unless `passes(error)`."""
@@ -144,7 +144,7 @@ class Cancellation:
             return True  # an outer scope is cancelled
         return anyio.get_current_task().parent_id is None
 
-    def _undo(self) -> None:
+    def _withdraw_cancellations(self) -> None:
         while self._task is not None and self._task.cancelling() > self._earlier_requests:
             self._task.uncancel()
 
@@ -169,17 +169,17 @@ async def time_limit(
         return
     loop = asyncio.get_running_loop()
     started_at = loop.time()
-    checking: asyncio.TimerHandle
+    check_timer: asyncio.TimerHandle
 
     def check() -> None:
-        nonlocal checking
+        nonlocal check_timer
         remaining = seconds - (loop.time() - started_at - stalled(started_at))
         if remaining > _AN_INSTANT:
-            checking = loop.call_later(remaining, check)
+            check_timer = loop.call_later(remaining, check)
         else:
             deadline.reschedule(loop.time())
 
-    checking = loop.call_later(seconds, check)
+    check_timer = loop.call_later(seconds, check)
     try:
         async with asyncio.timeout(None) as deadline:
             yield
@@ -193,7 +193,7 @@ async def time_limit(
             getattr(error.__cause__, "__traceback__", None)
         ) from None
     finally:
-        checking.cancel()
+        check_timer.cancel()
 
 
 logger = logging.getLogger(__name__)

@@ -61,7 +61,7 @@ def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str
     first lines name the encoding, as for a page. Raises `XmlError` for corrupt or incomplete gzip,
     and after the first 50 MiB of a longer text.
     """
-    pieces = _bounded(_unpacked(body) if body.startswith(_GZIP) else _cut(body))
+    pieces = _bounded(_unpacked_pieces(body) if body.startswith(_GZIP) else _cut_into_pieces(body))
     first_piece = next(pieces, b"")
     encoding = charset.choose(content_type, first_piece[:_HEAD], is_xml=True)
     texts = charset.decoded(chain([first_piece], pieces), encoding)
@@ -70,39 +70,39 @@ def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str
 
 
 def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    remaining = LARGEST
+    remaining_bytes = LARGEST
     for piece in pieces:
-        yield piece[:remaining]
-        remaining -= len(piece)
-        if remaining < 0:
+        yield piece[:remaining_bytes]
+        remaining_bytes -= len(piece)
+        if remaining_bytes < 0:
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
 
 
-def _cut(body: bytes) -> Iterator[bytes]:
+def _cut_into_pieces(body: bytes) -> Iterator[bytes]:
     for start in range(0, len(body), _PIECE):
         yield body[start : start + _PIECE]
 
 
-def _unpacked(body: bytes) -> Iterator[bytes]:
+def _unpacked_pieces(body: bytes) -> Iterator[bytes]:
     inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    members = 1
-    for packed in _cut(body):
-        remainder = packed
-        while remainder:
+    member_count = 1
+    for packed in _cut_into_pieces(body):
+        packed_remainder = packed
+        while packed_remainder:
             if inflate.eof:
-                if not remainder.startswith(_GZIP[:1]):
+                if not packed_remainder.startswith(_GZIP[:1]):
                     return  # browsers ignore trailing bytes
-                members += 1
-                if members > _MAX_MEMBERS:
+                member_count += 1
+                if member_count > _MAX_MEMBERS:
                     raise XmlError(Reason.CONTENT_ENCODING, "its gzip has too many members")
                 inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
             try:
-                piece = inflate.decompress(remainder, _PIECE)
+                piece = inflate.decompress(packed_remainder, _PIECE)
             except zlib.error as error:
                 raise XmlError(Reason.CONTENT_ENCODING, f"its gzip is corrupt: {error}") from None
             if piece:
                 yield piece
-            remainder = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+            packed_remainder = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
     if not inflate.eof:
         raise XmlError(Reason.PAYLOAD_TRUNCATED, "its gzip data is cut off")
 
@@ -157,7 +157,7 @@ def records(
     `parse-error` if the body is not XML or has an unknown root.
     """
     reader = _Reader(names_by_root, label)
-    for piece in _mended(pieces):
+    for piece in _mended_text(pieces):
         try:
             reader.feed(piece)
         except XmlError:
@@ -167,20 +167,20 @@ def records(
     reader.feed("", last=True)
 
 
-def _mended(pieces: Iterable[str]) -> Iterator[str]:
+def _mended_text(pieces: Iterable[str]) -> Iterator[str]:
     """Correct the common mistakes in *pieces* that make expat fail, and yield the text."""
     mender = _Mending()
-    tail, has_begun = "", False
+    unread_text, has_begun = "", False
     for piece in pieces:
-        text = tail + _NO_CHARACTERS.sub("", piece)
+        text = unread_text + _NO_CHARACTERS.sub("", piece)
         if not has_begun:
             text = _BEFORE_XML.sub("", text).lstrip()  # `<?xml` must be first
             has_begun = bool(text)
         cut_match = _CUT.search(text, max(0, len(text) - _LONGEST_CUT))
         end = len(text) if cut_match is None else cut_match.start()
         yield mender.of(text[:end])
-        tail = text[end:]
-    yield mender.of(tail)
+        unread_text = text[end:]
+    yield mender.of(unread_text)
 
 
 class _Mending:
@@ -191,16 +191,19 @@ class _Mending:
 
     def of(self, text: str) -> str:
         """Return *text* without mistakes; *text* must not end within an entity or a CDATA mark."""
-        mended = []
+        mended_parts = []
         while text:
-            mark = _CDATA_END if self._in_cdata else _CDATA
-            head, delimiter, text = text.partition(mark)
-            mended += [head if self._in_cdata else _AMPERSAND.sub(_entity, head), delimiter]
+            cdata_mark = _CDATA_END if self._in_cdata else _CDATA
+            head, delimiter, text = text.partition(cdata_mark)
+            mended_parts += [
+                head if self._in_cdata else _AMPERSAND.sub(_plain_entity, head),
+                delimiter,
+            ]
             self._in_cdata ^= bool(delimiter)
-        return "".join(mended)
+        return "".join(mended_parts)
 
 
-def _entity(match: re.Match[str]) -> str:
+def _plain_entity(match: re.Match[str]) -> str:
     """Return an entity in the form of plain XML: a character reference, or an escaped `&`."""
     text, name = match[0], match[1]
     if name in _OF_XML:
@@ -223,14 +226,14 @@ class _Reader:
         self._names_by_root = names_by_root
         self._label = label
         self._root = ""
-        self._names: frozenset[str] = frozenset()  #: names of records
+        self._record_names: frozenset[str] = frozenset()  #: names of records
         self._depth = 0
         self._record: Record | None = None
         self._record_depth = 0
-        self._prefix = ""  #: of the record's name
+        self._record_prefix = ""  #: of the record's name
         self._field_texts: list[str] | None = None  #: of the open field
         self._bases: list[tuple[int, str]] = []  #: `xml:base` of open elements, with their depths
-        self._declared = 0  #: attributes
+        self._declared_count = 0  #: attributes
         self._free_characters = 0  #: left for the record
         self._ended_records: list[Record] = []
         self._bytes_read = 0  #: bytes
@@ -271,8 +274,8 @@ class _Reader:
         raise XmlError(Reason.XML_UNSAFE, "its DTD declares an entity")
 
     def _attribute_declared(self, *_: object) -> None:
-        self._declared += 1
-        if self._declared > _MAX_DECLARED:
+        self._declared_count += 1
+        if self._declared_count > _MAX_DECLARED:
             raise XmlError(
                 Reason.XML_UNSAFE, f"its DTD declares more than {_MAX_DECLARED} attributes"
             )
@@ -288,13 +291,13 @@ class _Reader:
         if self._depth == 1:
             if name not in self._names_by_root:
                 raise XmlError(Reason.PARSE_ERROR, f"it is <{tag}>, not a {self._label}")
-            self._root, self._names = name, self._names_by_root[name]
+            self._root, self._record_names = name, self._names_by_root[name]
         elif self._record is None:
-            if name in self._names:
+            if name in self._record_names:
                 self._record = Record(
                     name=name, root=self._root, attributes=attributes, base=self._base
                 )
-                self._record_depth, self._prefix = self._depth, prefix
+                self._record_depth, self._record_prefix = self._depth, prefix
                 self._free_characters = _LONGEST_RECORD
                 self._field_texts = []
         elif self._depth == self._record_depth + 1:
@@ -303,7 +306,7 @@ class _Reader:
                 len(text) for text in (tag, *attributes, *attributes.values())
             )
             if self._free_characters > 0 and len(self._record.fields) < _MAX_FIELDS:
-                field_name = name if prefix == self._prefix else tag
+                field_name = name if prefix == self._record_prefix else tag
                 self._record.fields.append(Field(name=field_name, attributes=attributes))
                 self._field_texts = []
 

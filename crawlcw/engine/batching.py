@@ -89,7 +89,7 @@ class GroupWriter(Generic[T]):
         self._next_group: list[T] = []  #: elements that were read but are not being written
         self._current_group: list[T] = []  #: elements that are being written
         self._source_ended = False
-        self._changed = anyio.Event()
+        self._progress_event = anyio.Event()
 
     @property
     def unwritten_count(self) -> int:
@@ -123,11 +123,11 @@ class GroupWriter(Generic[T]):
             async for element in source:
                 self._next_group.append(element)
                 if len(self._next_group) >= self._group_size:
-                    self._notify()
+                    self._notify_waiting()
                     await self._wait_until(lambda: len(self._next_group) < self._group_size)
                 elif len(self._next_group) == 1:
                     first_read_at = anyio.current_time()
-                    self._notify()
+                    self._notify_waiting()
                 elif anyio.current_time() - first_read_at > _MAX_GATHER_S:
                     # A source that never waits would block the event loop, and so all writes.
                     await checkpoint()
@@ -135,7 +135,7 @@ class GroupWriter(Generic[T]):
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
             self._source_ended = True
-            self._notify()
+            self._notify_waiting()
 
     async def _write_groups(self) -> None:
         while True:
@@ -148,17 +148,17 @@ class GroupWriter(Generic[T]):
                 return
             self._current_group, self._next_group = self._next_group, []
             self._group_size = self._max_size
-            self._notify()
+            self._notify_waiting()
             await self._write(self._current_group)
             self._current_group = []
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+    def _notify_waiting(self) -> None:
+        self._progress_event.set()
+        self._progress_event = anyio.Event()
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            await self._changed.wait()
+            await self._progress_event.wait()
 
 
 async def _end_read(read_task: "asyncio.Task[None]") -> None:

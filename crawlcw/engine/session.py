@@ -46,7 +46,7 @@ class TaskLeases:
         self.cancel_scopes: dict[bytes, anyio.CancelScope] = {}
         #: Leases that must be released, because the work on their tasks was cancelled.
         self.orphans: list[Lease] = []
-        self._settling: set[bytes] = set()
+        self._settling_ids: set[bytes] = set()
         self.count_by_host: Counter[str] = Counter()  #: number of leased tasks, by host
         self._end_events: dict[bytes, anyio.Event] = {}
 
@@ -58,8 +58,8 @@ class TaskLeases:
 
     def is_current(self, lease: Lease) -> bool:
         """Return whether *lease* is this process's latest lease of the task."""
-        current = self._lease_by_task.get(lease.task.id)
-        return current is not None and current.fence == lease.fence
+        current_lease = self._lease_by_task.get(lease.task.id)
+        return current_lease is not None and current_lease.fence == lease.fence
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Add the leases of tasks that were just claimed."""
@@ -75,14 +75,14 @@ class TaskLeases:
     def mark_settling(self, leases: Iterable[Lease]) -> None:
         """Note that the outcomes of *leases* are being written to the ledger."""
         for lease in filter(self.is_current, leases):
-            self._settling.add(lease.task.id)
+            self._settling_ids.add(lease.task.id)
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
         # Skip old leases, because a newer lease of the same task must stay in memory.
         for lease in filter(self.is_current, leases):
             task = lease.task
-            self._settling.discard(task.id)
+            self._settling_ids.discard(task.id)
             del self._lease_by_task[task.id]
             if end_event := self._end_events.pop(task.id, None):
                 end_event.set()
@@ -106,7 +106,7 @@ class TaskLeases:
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
         """Renew all task leases; return the ids of lost tasks, for which `lose` was called."""
         leases = self.all()
-        missing_ids = await ledger.leases.renew(leases, lease=lease) - self._settling
+        missing_ids = await ledger.leases.renew(leases, lease=lease) - self._settling_ids
         # A task that was committed during the renewal, or is being committed, is not lost.
         lost_ids = {
             entry.task.id
@@ -176,12 +176,12 @@ class WorkerSession:
             deadlines=deadlines,
         )
         #: Samples of the last minute: a monotonic time, and the number of pages at that time.
-        self._samples = deque([(time.monotonic(), 0)])
+        self._rate_samples = deque([(time.monotonic(), 0)])
         self._last_vitals = Vitals()
         #: Minute of the last recorded point of rates; at first the minute of the worker's start.
         self._recorded_minute = minute_of(self.started_at)
         self._max_lag = 0.0  #: longest lag of the event loop since the last recorded point
-        self._idle = False
+        self._is_idle = False
         self._idle_changed = asyncio.Event()
 
     async def join(self) -> None:
@@ -206,8 +206,8 @@ class WorkerSession:
         *announce* gets the tasks that were released because their work was cancelled.
         """
         self._renewal_wanted = anyio.Event()
-        async with anyio.create_task_group() as running:
-            running.start_soon(self._keep_beating)
+        async with anyio.create_task_group() as renewal_tasks:
+            renewal_tasks.start_soon(self._keep_beating)
             renewed_at = anyio.current_time()
             while True:
                 # Count the pause from the last renewal, because an outage must not extend it.
@@ -309,7 +309,7 @@ class WorkerSession:
 
         A worker that uses another *connection* stalls or leaves, so it does not ask for hosts.
         """
-        is_idle = self._idle and connection is None
+        is_idle = self._is_idle and connection is None
         self._last_vitals = self.vitals()
         self._max_lag = max(self._max_lag, self._last_vitals.lag)
         await (connection or self.raw_ledger).workers.beat(
@@ -333,7 +333,7 @@ class WorkerSession:
 
     def _rate(self) -> float:
         """Return how many tasks were finished a second in the last minute, or since the start."""
-        now, samples = time.monotonic(), self._samples
+        now, samples = time.monotonic(), self._rate_samples
         samples.append((now, self.stats.pages))
         while now - samples[1][0] >= _RATE_WINDOW_S:
             samples.popleft()
@@ -362,12 +362,12 @@ class WorkerSession:
     @property
     def is_idle(self) -> bool:
         """Whether this worker's fetchers have no host to work on although the ledger has tasks."""
-        return self._idle
+        return self._is_idle
 
     def set_idle(self, idle: bool) -> None:
         """Note whether this worker has no host to work on although the ledger has tasks."""
-        if idle != self._idle:
-            self._idle = idle
+        if idle != self._is_idle:
+            self._is_idle = idle
             self._idle_changed.set()
 
     async def neighbours(self) -> tuple[int, int]:

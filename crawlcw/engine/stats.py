@@ -74,8 +74,8 @@ class Stats(Counters):
             task = settlement.lease.task
             is_finished = change.status is Status.FINISHED
             self.items += len(change.items)
-            producer = task.callback if is_finished else task.errback or "on_error"
-            self.items_by_callback[producer] += len(change.items)
+            callback_name = task.callback if is_finished else task.errback or "on_error"
+            self.items_by_callback[callback_name] += len(change.items)
         if change.status is Status.FINISHED:
             is_page = change.reason is None
             self.pages += is_page

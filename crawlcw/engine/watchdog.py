@@ -77,7 +77,7 @@ class Watchdog:
         #: CPU seconds without a tick of the loop after which the process ends; 0 means no limit.
         self._cpu_limit_s = 0.0
         self._tick_handle: asyncio.TimerHandle
-        self._stopped = threading.Event()
+        self._stop_event = threading.Event()
         self._thread: threading.Thread
         self._loop_thread = 0
         self._max_lag = 0.0
@@ -88,14 +88,14 @@ class Watchdog:
 
     def explains(self, error: FetchError, started_at: float) -> bool:
         """Return whether a request sent at *started_at* failed only because the loop stalled."""
-        limits = self._deadlines
+        limit_by_reason = self._deadlines
         if error.deadline is not None:
-            limits = {**limits, error.reason: error.deadline}
-        explained = self.stalls.explains(
-            error.underlying, started_at, now=self._clock(), limits=limits
+            limit_by_reason = {**limit_by_reason, error.reason: error.deadline}
+        explained_by_stall = self.stalls.explains(
+            error.underlying, started_at, now=self._clock(), limits=limit_by_reason
         )
-        self._stats.forgiven += explained
-        return explained
+        self._stats.forgiven += explained_by_stall
+        return explained_by_stall
 
     def lag(self) -> float:
         """Return the event loop's longest lag in seconds since the last call of this method."""
@@ -117,7 +117,7 @@ class Watchdog:
             # `chain` calls the default handler afterwards, which ends the process.
             faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
         self._tick()
-        self._stopped.clear()
+        self._stop_event.clear()
         self._thread = threading.Thread(target=self._run, name="crawlcw watchdog", daemon=True)
         self._thread.start()
         return self
@@ -125,7 +125,7 @@ class Watchdog:
     async def __aexit__(self, *_: object) -> None:
         """Stop watching."""
         self._tick_handle.cancel()
-        self._stopped.set()
+        self._stop_event.set()
         with anyio.CancelScope(shield=True):
             # Do not wait longer for a renewal of leases, because the watchdog is a daemon thread.
             await to_thread.run_sync(self._thread.join, _LOG_TIMEOUT_S)
@@ -158,7 +158,7 @@ class Watchdog:
 
     def _watch(self, runner: asyncio.Runner) -> None:
         silence = Silence(now=self._clock(), interval=_POLL_INTERVAL_S)
-        while not self._stopped.wait(_POLL_INTERVAL_S):
+        while not self._stop_event.wait(_POLL_INTERVAL_S):
             now = self._clock()
             lag = self.stalls.lag(now)
             silent_s = silence.record(now, has_sign=lag < _POLL_INTERVAL_S)

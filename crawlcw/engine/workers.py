@@ -27,9 +27,9 @@ def this_worker(*, now: datetime) -> Worker:
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
     return Worker(
         name=f"{host}-{pid}-{secrets.token_hex(4)}",
-        machine=_machine(),
+        machine=_machine_id(),
         pid=pid,
-        birth=_birth(pid) or "",
+        birth=_process_start(pid) or "",
         started=now,
         heartbeat=now,
         host=socket.gethostname(),
@@ -38,7 +38,7 @@ def this_worker(*, now: datetime) -> Worker:
 
 def is_dead(worker: Worker) -> bool:
     """Return whether *worker* ran on this machine and its process no longer exists."""
-    return worker.machine == _machine() and _birth(worker.pid) != worker.birth
+    return worker.machine == _machine_id() and _process_start(worker.pid) != worker.birth
 
 
 def is_gone(worker: Worker, *, now: datetime) -> bool:
@@ -46,7 +46,7 @@ def is_gone(worker: Worker, *, now: datetime) -> bool:
     return now - worker.heartbeat > _LONGEST_SILENCE
 
 
-def _machine() -> str:
+def _machine_id() -> str:
     """Return a hash of the host name, the boot of this machine, and the PID namespace."""
     parts = [socket.gethostname()]
     try:
@@ -58,7 +58,7 @@ def _machine() -> str:
     return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
-def _birth(pid: int) -> str | None:
+def _process_start(pid: int) -> str | None:
     """Return the kernel's start time of process *pid*, "" if unknown, None for no process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -228,7 +228,7 @@ async def test_the_rate_is_that_of_the_last_minute(
 ):
     now = 0.0
     me = await joined(ledger)
-    me._samples[0] = (now, 0)
+    me._rate_samples[0] = (now, 0)
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     rates = []
     for now, me.stats.pages in [(0.0, 0), (30.0, 300), (60.0, 900), (120.0, 900), (180.0, 960)]:  # noqa: B007
