@@ -45,7 +45,7 @@ class PageAdder:
         self._callbacks: set[str] = set()
         # The salt makes every request with `dont_filter` a new task, also a repeated request.
         self._salt = secrets.token_hex(8)
-        self._numbers = count()
+        self._dont_filter_numbers = count()
         self._signalled_at = float("-inf")
         self.counts = AddCounts()
 
@@ -73,7 +73,7 @@ class PageAdder:
             return
         result = await self._ledger.tasks.add(tasks)
         for task, reason in result.rejected:
-            self._refuse("store-rejected", f"{task.url}: {reason}")
+            self._count_refusal("store-rejected", f"{task.url}: {reason}")
         self.counts.new += result.new
         self.counts.existing += result.existing
         if result.existing:
@@ -96,12 +96,14 @@ class PageAdder:
             self._check_callback(request.errback)
         refusal = None if self._checks is None else self._checks.refusal(request.url)
         if refusal is not None:
-            self._refuse(refusal.reason, request.url)
+            self._count_refusal(refusal.reason, request.url)
             return None
         try:
-            return request.task(now=now, salt=f"{self._salt} {next(self._numbers)}".encode())
+            return request.task(
+                now=now, salt=f"{self._salt} {next(self._dont_filter_numbers)}".encode()
+            )
         except FetchError as error:
-            self._refuse(error.reason, request.url)
+            self._count_refusal(error.reason, request.url)
             return None
 
     def _check_callback(self, name: str) -> None:
@@ -113,6 +115,6 @@ class PageAdder:
             raise UsageError(str(error)) from None
         self._callbacks.add(name)
 
-    def _refuse(self, reason: str, url: str) -> None:
+    def _count_refusal(self, reason: str, url: str) -> None:
         self.counts.refused[str(reason)] += 1
         self.counts.examples.setdefault(str(reason), url)

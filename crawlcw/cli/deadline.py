@@ -35,10 +35,10 @@ _LAST_WORDS = 6.0
 #: Seconds that crawlcw's own work, such as a commit, may take after the deadline.
 _OWN_WORK = 60.0
 #: Seconds that the process waits, after a command, for threads of the user's code.
-_LEFTOVERS = 10.0
+_CLEANUP_S = 10.0
 _MAX_LOCATIONS = 3
 #: For each type of suspended code, the attributes with its frame and with the awaited object.
-_SUSPENDED = {
+_FRAME_ATTRIBUTES = {
     CoroutineType: ("cr_frame", "cr_await"),
     GeneratorType: ("gi_frame", "gi_yieldfrom"),
     AsyncGeneratorType: ("ag_frame", "ag_await"),
@@ -46,7 +46,7 @@ _SUSPENDED = {
 _CRAWLCW = str(Path(crawlcw.__file__).parent)
 #: Path prefixes of source files whose code is not the user's.
 _LIBRARIES = (_CRAWLCW, str(Path(os.__file__).parent), "uvloop/", "<")
-_PACKAGES = ("site-packages", "dist-packages")
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 
 
 class Deadline:
@@ -97,7 +97,7 @@ class Deadline:
         if self._timer is not None:
             self._timer.cancel()
         self._ends_at = ends_at
-        self._timer = threading.Timer(seconds, self._end)
+        self._timer = threading.Timer(seconds, self._end_process)
         self._timer.daemon = True
         self._timer.start()
 
@@ -113,13 +113,13 @@ class Deadline:
             self._timer.cancel()
         self._timer, self._ends_at = None, math.inf
 
-    def _running(self) -> list[str]:
+    def _running_locations(self) -> list[str]:
         return running_code(self.loop, folder=self.folder)
 
-    def _end(self) -> None:
+    def _end_process(self) -> None:
         give_up_at = time.monotonic() + _OWN_WORK
         while (
-            not (locations := self._running())
+            not (locations := self._running_locations())
             and not self.is_finished
             and time.monotonic() < give_up_at
         ):
@@ -163,7 +163,7 @@ deadline = Deadline()
 def end_process(code: int) -> NoReturn:
     """Exit with *code*, without waiting for ever for threads of the user's code."""
     deadline.finish, deadline.is_finished = lambda: code, True
-    deadline.set(_LEFTOVERS)
+    deadline.set(_CLEANUP_S)
     sys.exit(code)
 
 
@@ -203,7 +203,7 @@ def _user_location(stack: list[FrameType], folder: str) -> str:
             continue  # skip the script that starts the command
         if not code.co_filename.startswith(_LIBRARIES) and (
             (folder and code.co_filename.startswith(folder))
-            or not any(name in code.co_filename for name in _PACKAGES)
+            or not any(name in code.co_filename for name in _PACKAGE_FOLDERS)
         ):
             return f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
     return ""
@@ -230,7 +230,7 @@ def _awaited(awaitable: Any) -> list[FrameType]:
     """Return the frames of a suspended coroutine and of its awaited coroutines, innermost first."""
     frames: list[FrameType] = []
     while awaitable is not None:
-        for frame_name, next_name in _SUSPENDED.values():
+        for frame_name, next_name in _FRAME_ATTRIBUTES.values():
             if frame := getattr(awaitable, frame_name, None):
                 frames.insert(0, frame)
                 awaitable = getattr(awaitable, next_name)
@@ -238,7 +238,9 @@ def _awaited(awaitable: Any) -> list[FrameType]:
         else:
             # No attribute of an `__anext__` leads to its generator, so ask the collector.
             candidates = [
-                referent for referent in gc.get_referents(awaitable) if type(referent) in _SUSPENDED
+                referent
+                for referent in gc.get_referents(awaitable)
+                if type(referent) in _FRAME_ATTRIBUTES
             ]
             awaitable = candidates[0] if len(candidates) == 1 else None
     return frames

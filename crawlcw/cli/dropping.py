@@ -18,7 +18,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
 #: Age of the last heartbeat at which a worker on another machine counts as dead.
-_SILENT = timedelta(minutes=10)
+_MAX_SILENCE = timedelta(minutes=10)
 _MAX_NAMED = 5
 #: Maximum number of tasks whose items are counted; a million tasks would take seconds.
 _SCAN_LIMIT = 10_000
@@ -66,7 +66,7 @@ async def check_idle(ledger: Ledger, name: str) -> None:
     workers = [
         worker
         for worker in await ledger.workers.all()
-        if not is_dead(worker) and now - worker.heartbeat < _SILENT
+        if not is_dead(worker) and now - worker.heartbeat < _MAX_SILENCE
     ]
     if workers:
         names = ", ".join(

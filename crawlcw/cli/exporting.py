@@ -32,10 +32,10 @@ def stdout() -> BinaryIO:
     """Return stdout for items; on a terminal, the stream escapes the items' control sequences."""
     # Write bytes, because items are UTF-8 even if the terminal has another encoding.
     stream = sys.stdout.buffer
-    return cast("BinaryIO", _Terminal(stream)) if sys.stdout.isatty() else stream
+    return cast("BinaryIO", _EscapingStream(stream)) if sys.stdout.isatty() else stream
 
 
-class _Terminal(RawIOBase):
+class _EscapingStream(RawIOBase):
     """A stream that escapes control sequences before it writes to a terminal."""
 
     def __init__(self, stream: BinaryIO) -> None:

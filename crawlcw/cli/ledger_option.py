@@ -74,7 +74,7 @@ def ledger_command(
 
 def url_option(*names: str, about: str) -> Callable[[F], F]:
     """Return a decorator that adds an option for the URL of another ledger."""
-    return click.option(*names, metavar="URL", required=True, callback=_checked, help=about)
+    return click.option(*names, metavar="URL", required=True, callback=_checked_url, help=about)
 
 
 @asynccontextmanager
@@ -144,7 +144,7 @@ async def nothing_of(name: str, url: str) -> UsageError:
     )
 
 
-def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
+def _checked_url(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
     """Return *url* if it is a ledger URL; errors hide *url*, which may contain a password."""
     scheme, _, rest = url.partition("://")
     if url == _TEMPORARY:
@@ -192,7 +192,7 @@ ledger_option = click.option(
     default=DEFAULT_LEDGER,
     show_default=True,
     show_envvar=True,
-    callback=_checked,
+    callback=_checked_url,
     help="sqlite:///path, mongodb://host/database, postgresql://host/database, or "
     "sqlite:///:memory: (not kept).",
 )

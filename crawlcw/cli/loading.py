@@ -58,7 +58,7 @@ def find(reference: str) -> type[Spider]:
 
     Raises `SpiderError` with a list of the available spiders.
     """
-    if (target := _located(reference)) is not None:
+    if (target := _load_named(reference)) is not None:
         return _in_module(*target)
     if is_name(reference):
         return _by_name(reference)
@@ -75,7 +75,7 @@ def find_use_case(reference: str) -> "UseCase":
     """
     from crawlcw.tracking import UseCase  # imported late: crawls do not need it
 
-    if (target := _located(reference)) is None:
+    if (target := _load_named(reference)) is None:
         raise UsageError(
             f"{reference!r} names no use case: give a file (orders.py or orders.py:orders), or "
             "package.module:object"
@@ -100,7 +100,7 @@ def find_use_case(reference: str) -> "UseCase":
     return next(iter(use_cases.values()))
 
 
-def _located(text: str) -> tuple[ModuleType, str, str] | None:
+def _load_named(text: str) -> tuple[ModuleType, str, str] | None:
     """Return the module that *text* names, the name of the object in it or "", and its location.
 
     Return None if *text* is neither the name of a module nor a path, even of a missing file.
@@ -158,7 +158,7 @@ def make(spider_class: type[Spider], arguments: Iterable[str]) -> Spider:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        raise _broken(
+        raise _spider_error(
             inspect.getsourcefile(spider_class) or spider_class.__module__, error
         ) from error
     check(spider)
@@ -247,7 +247,7 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
     ]
 
 
-class _AsWritten(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """A loader that compiles a file at each load, as Python does with a script.
 
     The import system would reuse cached bytecode for a file that was changed within the
@@ -272,7 +272,7 @@ def load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise SpiderError(f"{path} is not a Python file: its name must end in .py")
     if isinstance(spec.loader, SourceFileLoader):
-        spec.loader = _AsWritten(name, spec.loader.path)
+        spec.loader = _UncachedLoader(name, spec.loader.path)
     module = importlib.util.module_from_spec(spec)
     _allow_imports_from(Path.cwd(), path.resolve().parent)
     # Register the module, because dataclasses and pickle look up a class's module by name.
@@ -281,7 +281,7 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise _broken(str(path), error) from error
+        raise _spider_error(str(path), error) from error
     return module
 
 
@@ -293,11 +293,11 @@ def load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise SpiderError(f"there is no module {error.name!r} to import") from None
-        raise _broken(name, error) from error
+        raise _spider_error(name, error) from error
     except (ValueError, TypeError):
         raise SpiderError(f"{name!r} is not a module name: write package.module:Class") from None
     except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
+        raise _spider_error(name, error) from error
 
 
 def _allow_imports_from(*folders: Path) -> None:
@@ -309,12 +309,13 @@ def _allow_imports_from(*folders: Path) -> None:
             sys.path.append(folder)
 
 
-def _broken(source: str, error: BaseException) -> SpiderError:
+def _spider_error(source: str, error: BaseException) -> SpiderError:
     """Return the one-sentence error for an exception in the user's code."""
     logger.debug("%s raised", printable(source), exc_info=error, extra={"event": "spider_error"})
     if isinstance(error, SyntaxError) and error.filename:
         return SpiderError(
-            f"{_short(error.filename)}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+            f"{_relative_path(error.filename)}, line {error.lineno}: "
+            f"{type(error).__name__}: {error.msg}"
         )
     frames = [
         frame
@@ -331,10 +332,10 @@ def _broken(source: str, error: BaseException) -> SpiderError:
         )
     # Name the outermost file, which is the user's, because inner files may be a library's.
     lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
-    position = f"{_short(frames[0].filename)}, line {lines[-1]}" if frames else source
+    position = f"{_relative_path(frames[0].filename)}, line {lines[-1]}" if frames else source
     return SpiderError(f"{position}: {message}")
 
 
-def _short(filename: str) -> str:
+def _relative_path(filename: str) -> str:
     path = Path(filename)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename

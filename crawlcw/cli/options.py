@@ -76,11 +76,16 @@ def number_option(
 def duration_option(*names: str, about: str, default: str | None = None) -> Callable[[F], F]:
     """Return a decorator that adds an option for a duration, which is passed as a `timedelta`."""
     return click.option(
-        *names, default=default, show_default=True, metavar="DURATION", callback=_read, help=about
+        *names,
+        default=default,
+        show_default=True,
+        metavar="DURATION",
+        callback=_parse_duration,
+        help=about,
     )
 
 
-def _read(_: click.Context, param: click.Parameter, text: str | None) -> timedelta | None:
+def _parse_duration(_: click.Context, param: click.Parameter, text: str | None) -> timedelta | None:
     try:
         return None if text is None else duration(text)
     except SettingsError as error:

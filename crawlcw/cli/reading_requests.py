@@ -9,7 +9,7 @@ from typing import Any
 from crawlcw.api.request import Request
 from crawlcw.errors import CrawlcwError, UsageError
 
-_TAKEN = frozenset(inspect.signature(Request).parameters) - {"unknown"}
+_REQUEST_ARGUMENTS = frozenset(inspect.signature(Request).parameters) - {"unknown"}
 #: First characters of a line of JSON, with which no URL begins.
 _JSON = ("{", '"')
 
@@ -42,10 +42,10 @@ def _fields(text: str, line: int) -> dict[str, Any]:
         return {"url": value}
     if not isinstance(value.get("url"), str):
         raise UsageError(f"line {line} has no text `url`")
-    if unknown := value.keys() - _TAKEN:
+    if unknown := value.keys() - _REQUEST_ARGUMENTS:
         raise UsageError(
             f"line {line}: a request has no {', '.join(map(repr, sorted(unknown)))}; "
-            f"it takes {', '.join(sorted(_TAKEN))}"
+            f"it takes {', '.join(sorted(_REQUEST_ARGUMENTS))}"
         )
     if isinstance(value.get("changed"), str):
         value["changed"] = _time(value["changed"], line)

@@ -40,7 +40,7 @@ def _decoded(source: IO[bytes]) -> Iterator[str]:
 def _lines(lines: Iterator[str], priority: int) -> Iterator[NewTask]:
     for number, line in enumerate(lines, 1):
         if text := line.strip():
-            yield _checked(NewTask(text, priority=priority), number)
+            yield _checked_task(NewTask(text, priority=priority), number)
 
 
 def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
@@ -52,7 +52,7 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
         except (ValueError, RecursionError) as error:
             raise UsageError(f"line {number} is not JSON: {error}") from None
         if isinstance(value, str):
-            yield _checked(NewTask(value, priority=priority), number)
+            yield _checked_task(NewTask(value, priority=priority), number)
         elif isinstance(value, dict) and isinstance(value.get(key), str):
             yield _task(value, key, priority, number)
         else:
@@ -96,7 +96,7 @@ def _task(fields: dict[str, Any], key: str, priority: int, line: int) -> NewTask
         )
     if not isinstance(data, dict):
         raise UsageError(f"line {line}: `data` is not an object")
-    return _checked(NewTask(task_key, data, priority=task_priority, stage=stage), line)
+    return _checked_task(NewTask(task_key, data, priority=task_priority, stage=stage), line)
 
 
 def _priority(value: Any, default: int, line: int) -> int:
@@ -113,7 +113,7 @@ def _priority(value: Any, default: int, line: int) -> int:
     raise UsageError(f"line {line}: the priority {value!r} is not an integer")
 
 
-def _checked(task: NewTask, line: int) -> NewTask:
+def _checked_task(task: NewTask, line: int) -> NewTask:
     """Return *task* if it is valid, or raise `UsageError` with the line's number."""
     try:
         keys.key(task.key)

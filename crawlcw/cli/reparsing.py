@@ -38,7 +38,7 @@ from crawlcw.model.task import DONE, Record, Task
 from crawlcw.model.transitions import Failed, Settlement, reparse
 
 #: Maximum number of pages, and of items, in one write to the ledger.
-_GROUP = 100
+_COMMIT_SIZE = 100
 _GROUP_ITEMS = 1_000
 
 
@@ -87,14 +87,14 @@ class Reparser:
         # Add the page's host to the scope, because the crawl has fetched the page.
         self.runner.scope.hosts.add(task.host)
         try:
-            response = replaced(await self._changed(response), request=request)
+            response = replaced(await self._after_response(response), request=request)
             return response, await self.runner.run(callback, response, task=task)
         except StopCrawl as stop_request:
             return response, Produced(stop=printable(text_of(stop_request)))
         except FetchError as error:
             return response, Failed(reason=error.reason, message=error.message)
 
-    async def _changed(self, stored_response: Response) -> Response:
+    async def _after_response(self, stored_response: Response) -> Response:
         """Return a stored page, as changed by the spider's `after_response`."""
 
         async def return_stored(_: Attempt, __: Request) -> Response:
@@ -137,7 +137,10 @@ class Saving:
         self._links += produced.tasks
         self._too_deep += produced.too_deep
         self._waiting += len(produced.items)
-        if len(self._settlements) >= _GROUP or self._waiting + len(self._links) >= _GROUP_ITEMS:
+        if (
+            len(self._settlements) >= _COMMIT_SIZE
+            or self._waiting + len(self._links) >= _GROUP_ITEMS
+        ):
             await self.flush()
 
     async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:

@@ -78,14 +78,16 @@ class Selection:
     @property
     def condition(self) -> str:
         """The selection in words for a question, such as ` with host a.example`, or empty."""
-        parts = {
+        text_by_condition = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
             "host": self.host,
             "URL prefix": self.url_prefix,
             "callback": self.callback,
             "reason": self.reason,
         }
-        conditions = [f"{name} {printable(text)}" for name, text in parts.items() if text]
+        conditions = [
+            f"{name} {printable(text)}" for name, text in text_by_condition.items() if text
+        ]
         if self.changed_within is not None:
             conditions.append(f"changed in the last {format_duration(self.changed_within)}")
         return f" with {', '.join(conditions)}" if conditions else ""

@@ -93,8 +93,8 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
         faults.append("nothing was finished")
     if hosts := len(report.hosts_given_up) + report.more_hosts_given_up:
         subject = "1 host was" if hosts == 1 else f"{hosts:,} hosts were"
-        faults.append(f"{subject} given up ({_named(report)})")
-    if max_failures is not None and _exceeds(report, max_failures):
+        faults.append(f"{subject} given up ({_hosts_text(report)})")
+    if max_failures is not None and _has_too_many_failures(report, max_failures):
         faults.append(
             f"{report.given_up:,} of {report.pages + report.given_up:,} pages were given up, "
             f"more than max_failures={tolerance(max_failures)}"
@@ -102,7 +102,7 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
     return tuple(faults)
 
 
-def _named(report: Report) -> str:
+def _hosts_text(report: Report) -> str:
     hosts = [
         f"{printable(origin)}: {printable(reason)}"
         for origin, reason in islice(report.hosts_given_up.items(), _MAX_NAMED)
@@ -111,7 +111,7 @@ def _named(report: Report) -> str:
     return "; ".join([*hosts, f"{further_count:,} more"] if further_count else hosts)
 
 
-def _exceeds(report: Report, limit: int | float) -> bool:
+def _has_too_many_failures(report: Report, limit: int | float) -> bool:
     if isinstance(limit, float):
         return report.given_up > limit * (report.pages + report.given_up)
     return report.given_up > limit

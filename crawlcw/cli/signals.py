@@ -26,7 +26,7 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 #: Seconds within which the event loop must react to a signal; a slower loop counts as blocked.
-_OBEYED_WITHIN = 0.7
+_OBEY_WITHIN_S = 0.7
 
 
 class Stoppable(Protocol):
@@ -111,7 +111,7 @@ class _Stop:
         obeyed_event: threading.Event,
     ) -> None:
         """Report a blocked event loop; after the second signal, do not wait for the loop."""
-        if obeyed_event.wait(_OBEYED_WITHIN):
+        if obeyed_event.wait(_OBEY_WITHIN_S):
             return
         location = blockable.stuck_in()
         location = f" ({printable(location)})" if location else ""

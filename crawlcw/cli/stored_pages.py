@@ -22,7 +22,7 @@ from crawlcw.model.task import Record
 from crawlcw.model.transitions import Failed
 
 #: Maximum number of faulty pages that are shown; further faulty pages are only counted.
-_SHOWN = 10
+_MAX_SHOWN_REASONS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class ParseOptions:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Numbers:
+class _ParseCounts:
     """Numbers of parsed pages, faulty pages, items and requests."""
 
     parsed: int = 0
@@ -68,7 +68,7 @@ async def parse(
             question = f"Replace the items of all stored pages of {spider.name}?"
             options.confirm(question, yes=parse_options.yes)
         saving = saving_to(ledger, settings) if parse_options.save else None
-        numbers = _Numbers()
+        numbers = _ParseCounts()
         reparser = await reparser_of(spider, settings, ledger, saving=saving)
         await settled(spider.opened())
         await _parse_all(records, reparser, numbers, parse_options, saving)
@@ -106,7 +106,7 @@ async def _selected_pages(
 async def _parse_all(
     records: AsyncIterator[Record],
     reparser: Reparser,
-    numbers: _Numbers,
+    numbers: _ParseCounts,
     parse_options: ParseOptions,
     saving: Saving | None,
 ) -> None:
@@ -140,17 +140,19 @@ async def _parse_all(
         await saving.flush()
 
 
-def _count_fault(record: Record, kind: str, reason: str, numbers: _Numbers) -> None:
+def _count_fault(record: Record, kind: str, reason: str, numbers: _ParseCounts) -> None:
     """Count a faulty page, and show the page if it is among the first faulty pages."""
     numbers.wrong[kind] += 1
-    if numbers.wrong.total() <= _SHOWN:
+    if numbers.wrong.total() <= _MAX_SHOWN_REASONS:
         url = printable(record.task.url, limit=400)
         click.echo(f"crawlcw: {url}: {printable(reason, limit=400)}", err=True)
 
 
-def _print_summary(numbers: _Numbers, saving: Saving | None, parse_options: ParseOptions) -> int:
+def _print_summary(
+    numbers: _ParseCounts, saving: Saving | None, parse_options: ParseOptions
+) -> int:
     """Show the numbers of parsed and faulty pages, and return the exit code."""
-    for reason, number in numbers.missing.most_common(_SHOWN):
+    for reason, number in numbers.missing.most_common(_MAX_SHOWN_REASONS):
         click.echo(
             f"crawlcw: {_pages(number)} could not be read: {printable(reason, limit=400)} "
             "(-s bodies_dir=... names another folder)",

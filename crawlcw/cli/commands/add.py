@@ -206,18 +206,18 @@ def _print_added_tasks(result: Added, *, as_json: bool) -> None:
 async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str | None) -> Added:
     if stage is not None:
         keys.stage(stage)
-    total = Added()
+    total_added = Added()
     async with Tracker.open(ledger_url, name) as tracker:
         async for chunk in in_chunks(tasks, chunk_size=CHUNK_SIZE):
             result = await tracker.add_many(
                 task if task.stage else replace(task, stage=stage) for task in chunk
             )
-            total = Added(
-                new=total.new + result.new,
-                existing=total.existing + result.existing,
-                rejected=total.rejected + result.rejected,
+            total_added = Added(
+                new=total_added.new + result.new,
+                existing=total_added.existing + result.existing,
+                rejected=total_added.rejected + result.rejected,
             )
-    return total
+    return total_added
 
 
 def _format_of(name: str) -> str:

@@ -245,8 +245,8 @@ async def _forget(choice: Choice, *, sessions: bool, state: bool) -> None:
     if state:
         confirm(f"Forget the state of {choice.subject.name}?", yes=choice.yes)
         async with choice.subject.opened() as ledger:
-            existed = await ledger.spider_state.forget()
-        click.echo("the state is forgotten" if existed else "there was no state")
+            had_state = await ledger.spider_state.forget()
+        click.echo("the state is forgotten" if had_state else "there was no state")
 
 
 def _failure_reason(text: str) -> Reason:

@@ -58,7 +58,9 @@ async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
                 click.echo(escaping.visible(_json(row, noun=noun)))
             return
         rows = [row async for row in _rows(ledger, now=now)]
-    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, noun=noun):
+    for line in table(
+        heapq.nsmallest(limit or len(rows), rows, key=_row_order), now=now, noun=noun
+    ):
         click.echo(line)
     if 0 < limit < len(rows):
         click.echo(f"{limit:,} of {len(rows):,} {noun}s; --limit 0 shows all")
@@ -90,7 +92,7 @@ def _row(host: Host, counts: Counts, *, now: datetime, paused: bool) -> Row:
     )
 
 
-def _rank(row: Row) -> tuple[bool, int, str]:
+def _row_order(row: Row) -> tuple[bool, int, str]:
     return not unfinished_of(row.counts), -waiting_of(row.counts), row.name
 
 
@@ -125,7 +127,7 @@ def table(rows: Sequence[Row], *, now: datetime, noun: str = "host") -> Iterator
     return ("  ".join(line).rstrip() for line in lines)
 
 
-_TEXTS = ("host", "stage", "owner", "given up", "why")
+_TEXT_COLUMNS = ("host", "stage", "owner", "given up", "why")
 _HEADERS = (
     *("host", "todo", "processing", "failed", "finished", "ignored"),
     *("owner", "delay", "rest", "failures in a row", "given up", "why"),
@@ -152,5 +154,5 @@ def _cells(row: Row, *, now: datetime) -> dict[str, str]:
 
 def _aligned(column: Sequence[str]) -> list[str]:
     width = max(map(len, column))
-    alignment = "<" if column[0] in _TEXTS else ">"
+    alignment = "<" if column[0] in _TEXT_COLUMNS else ">"
     return [f"{cell:{alignment}{width}}" for cell in column]

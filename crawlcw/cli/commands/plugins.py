@@ -17,7 +17,7 @@ from crawlcw.feeds.target import BUILT_IN
 from crawlcw.model.sanitize import printable
 
 #: The function that loads and checks an extension, by its group.
-_CHECKS: dict[str, Callable[[str], Any]] = {
+_LOADER_BY_GROUP: dict[str, Callable[[str], Any]] = {
     extensions.COMMANDS: main.installed_command,
     extensions.FEEDS: forms.writer_class,
     extensions.LAYERS: lambda name: loaded_layers([name]),
@@ -62,7 +62,7 @@ def _rows() -> Iterator[dict[str, str]]:
             else:
                 seen_packages[entry_point.name] = package
                 try:
-                    _CHECKS[group](entry_point.name)
+                    _LOADER_BY_GROUP[group](entry_point.name)
                 except CrawlcwError as error:
                     state, problem = "broken", str(error)
                 else:

@@ -38,7 +38,9 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
         return
     for field in fields(Policy):
         descriptor = vars(Policy)[field.name]
-        click.echo(f"{field.name:<16} {_shown(getattr(policy, field.name)):<10} {descriptor.doc}")
+        click.echo(
+            f"{field.name:<16} {_value_text(getattr(policy, field.name)):<10} {descriptor.doc}"
+        )
 
 
 async def _policy(name: str, ledger_url: str, changes: dict[str, str]) -> Policy:
@@ -53,5 +55,5 @@ async def _policy(name: str, ledger_url: str, changes: dict[str, str]) -> Policy
         return Policy()
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return format_duration(value) if isinstance(value, timedelta) else f"{value:,}"

@@ -63,7 +63,7 @@ class _Session:
         self._settings = options.settings_of(spider, assignments)
         self._open = AsyncExitStack()
         self._open_sessions = AsyncExitStack()
-        self._sessions: Ledger | None = None
+        self._session_ledger: Ledger | None = None
         self._trial: Trial | None = None
         self.names: dict[str, Any] = {
             "spider": spider,
@@ -84,7 +84,7 @@ class _Session:
 
     async def _opened(self) -> None:
         # Keep the sessions open, so that one login serves all pages of the shell.
-        self._sessions = await self._open_sessions.enter_async_context(
+        self._session_ledger = await self._open_sessions.enter_async_context(
             trying.open_sessions(self._spider)
         )
 
@@ -115,7 +115,7 @@ class _Session:
             await self._open.aclose()
             self._trial = await self._open.enter_async_context(
                 trying.open_trial(
-                    self._spider, request.url, self._settings, sessions=self._sessions
+                    self._spider, request.url, self._settings, sessions=self._session_ledger
                 )
             )
             response = await self._trial.fetch(request)

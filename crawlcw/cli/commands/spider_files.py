@@ -99,7 +99,9 @@ def check(
     )
     if as_json:
         click.echo(
-            json.dumps({"spider": name, "file": location, "findings": [*map(_shown, findings)]})
+            json.dumps(
+                {"spider": name, "file": location, "findings": [*map(_finding_fields, findings)]}
+            )
         )
         return USAGE if findings else OK
     if not findings:
@@ -122,7 +124,7 @@ def _print_by_file(findings: list[Finding]) -> None:
     click.echo(f"{counted(len(findings), 'mistake')} in {counted(len(findings_by_file), 'file')}")
 
 
-def _shown(finding: Finding) -> dict[str, str | int | None]:
+def _finding_fields(finding: Finding) -> dict[str, str | int | None]:
     return {
         "file": finding.path,
         "line": finding.line or None,
@@ -145,23 +147,25 @@ def _in_spider(
     spider: str, arguments: tuple[str, ...], assignments: tuple[str, ...]
 ) -> tuple[str, str, list[Finding]]:
     """Check a spider; return the spider's name, its file, and the mistakes."""
-    target = reading.located(spider, loading.FOLDER)
+    path_and_class = reading.located(spider, loading.FOLDER)
     findings: list[Finding] = []
-    if target is not None:
+    if path_and_class is not None:
         try:
-            findings = reading.check(target[0])
+            findings = reading.check(path_and_class[0])
         except UNREADABLE:
-            target = None  # ignored: loading the spider raises a better error
+            path_and_class = None  # ignored: loading the spider raises a better error
     stops = any(finding.stops for finding in findings)
-    if target is not None and (stops or (findings and not reading.has_spider(target[0]))):
-        return spider, str(target[0]), findings
+    if path_and_class is not None and (
+        stops or (findings and not reading.has_spider(path_and_class[0]))
+    ):
+        return spider, str(path_and_class[0]), findings
     spider_class = loading.find(spider)
     location = (
-        str(target[0])
-        if target is not None
+        str(path_and_class[0])
+        if path_and_class is not None
         else inspect.getsourcefile(spider_class) or spider_class.__module__
     )
-    if target is None:
+    if path_and_class is None:
         with suppress(*UNREADABLE):  # the class may have no readable source file
             findings = reading.check(Path(location))
     try:

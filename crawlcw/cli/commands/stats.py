@@ -33,7 +33,7 @@ _VITALS = ("rate", "processing", "memory", "lag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Numbers:
+class _CrawlStats:
     name: str
     kind: LedgerKind
     counters: Counters
@@ -140,7 +140,7 @@ def _print_groups(groups: list[Group], heading: str) -> None:
         click.echo(f"{_MAX_ROWS:,} of {len(groups):,}; --json writes all")
 
 
-async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
+async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _CrawlStats:
     queries = ledger.queries
     if count_all:
         items = Count(number=await queries.item_count())
@@ -148,7 +148,7 @@ async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
         items = await queries.item_count_within(scan_limit=_SCAN_LIMIT)
     # Leave out dead workers, because a killed worker stays recorded until a new worker starts.
     workers = [worker for worker in await ledger.workers.all() if not is_dead(worker)]
-    return _Numbers(
+    return _CrawlStats(
         name=name,
         kind=ledger.kind,
         counters=await ledger.workers.counters(),
@@ -166,7 +166,7 @@ def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(numbers.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
-def _json(numbers: _Numbers) -> str:
+def _json(numbers: _CrawlStats) -> str:
     counters = numbers.counters
     return json.dumps(
         {
@@ -201,14 +201,14 @@ def _json(numbers: _Numbers) -> str:
     )
 
 
-def _print(numbers: _Numbers) -> None:
+def _print(numbers: _CrawlStats) -> None:
     rows = {name: f"{number:,}" for name, number in numbers.counts.by_name().items()}
     rows["total"] = f"{numbers.counts.without_redirects:,}"
     if numbers.counts.redirects:
         rows["redirects"] = f"{numbers.counts.redirects:,}"
     hint = "" if numbers.items.is_exact else " (--all-items counts all)"
     rows["items"] = f"{numbers.items}{hint}"
-    rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
+    rows |= {"next due": _next_due_text(numbers), "workers at work": f"{len(numbers.workers):,}"}
     if numbers.control.paused is not None:
         rows["paused"] = f"since {numbers.control.paused:%Y-%m-%d %H:%M:%S}Z"
     for name, value in numbers.control.settings.items():
@@ -219,20 +219,24 @@ def _print(numbers: _Numbers) -> None:
     rows |= tables.stalls(counters)
     tables.show(two_columns(numbers.name, rows))
     if len(counters.items_by_callback) > 1:
-        tables.show(two_columns("items by callback", _shown(counters.items_by_callback)))
+        tables.show(two_columns("items by callback", _count_texts(counters.items_by_callback)))
     if counters.items_dropped:
-        tables.show(two_columns("items not recorded by reason", _shown(counters.items_dropped)))
+        tables.show(
+            two_columns("items not recorded by reason", _count_texts(counters.items_dropped))
+        )
     if numbers.reasons:
         reasons = {_reason(name): f"{task_count:,}" for name, task_count in numbers.reasons.items()}
         tables.show(two_columns("failed and ignored by reason", reasons))
     if counters.links_dropped:
-        tables.show(two_columns("links not followed by reason", _shown(counters.links_dropped)))
+        tables.show(
+            two_columns("links not followed by reason", _count_texts(counters.links_dropped))
+        )
         for name in _largest_first(counters.links_dropped):
             for link in counters.link_examples.get(name, ()):
                 click.echo(f"  {printable(name)}: {printable(link)}")
 
 
-def _shown(numbers: Mapping[str, int]) -> dict[str, str]:
+def _count_texts(numbers: Mapping[str, int]) -> dict[str, str]:
     return {printable(name): f"{number:,}" for name, number in _largest_first(numbers).items()}
 
 
@@ -241,7 +245,7 @@ def _reason(name: str) -> str:
     return f"{printable(name)} (unwanted, no failure)" if is_unwanted else printable(name)
 
 
-def _when(numbers: _Numbers) -> str:
+def _next_due_text(numbers: _CrawlStats) -> str:
     if numbers.next_due is None:
         return "never: drained"
     wait = numbers.next_due - numbers.now

@@ -77,7 +77,7 @@ async def tasks(
                 if given_up and not retries(record.task.status, record.task.reason):
                     continue
                 if as_json:
-                    click.echo(await _object(ledger, record, items))
+                    click.echo(await _task_json(ledger, record, items))
                 else:
                     rows.append(_row(record))
                 if len(rows) == _ALIGNED_ROWS:
@@ -93,7 +93,7 @@ async def tasks(
             click.echo(f"no task of {subject.name} matches these options", err=True)
 
 
-async def _object(ledger: Ledger, record: Record, items: bool) -> str:
+async def _task_json(ledger: Ledger, record: Record, items: bool) -> str:
     """Return a task as a JSON object; with *items*, read the task's items from the ledger too."""
     fields = _fields(record)
     if items:
@@ -195,10 +195,10 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
     task = record.task
     reason_note = f" ({task.reason})" if task.reason else ""
     yield printable(task.url, limit=2000)
-    yield f"  {task.status.name.lower()}{reason_note} since {_moment(task.update_time)}"
-    yield f"  known since {_moment(task.create_time)}, priority {task.priority}"
+    yield f"  {task.status.name.lower()}{reason_note} since {_time_text(task.update_time)}"
+    yield f"  known since {_time_text(task.create_time)}, priority {task.priority}"
     if task.due is not None:
-        yield f"  due {_moment(task.due)}"
+        yield f"  due {_time_text(task.due)}"
     if task.lock:
         yield printable(f"  leased by {task.lock.partition(':')[0]}")
     if task.carried:
@@ -230,7 +230,7 @@ def _status_text(record: Record) -> str:
 
 def _attempts(record: Record) -> Iterator[str]:
     for error in record.errors:
-        time_text = _moment(error.time)
+        time_text = _time_text(error.time)
         yield printable(
             f"  attempt {error.attempt}, {time_text}: {error.kind}: {error.message}", limit=700
         )
@@ -254,7 +254,7 @@ def _attempts(record: Record) -> Iterator[str]:
         yield printable(f"  claim {values.to_json(values.clean(fields))}", limit=700)
 
 
-def _moment(time: datetime) -> str:
+def _time_text(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}Z"
 
 
@@ -307,13 +307,13 @@ def _fields(record: Record) -> dict[str, Any]:
         "lock": task.lock,
         "update_time": task.update_time,
         "create_time": task.create_time,
-        "context": _shown(task.context),
+        "context": _printable_value(task.context),
         "errors": [error_document(error) for error in record.errors],
     }
     if tracked_fields:
-        fields["data"] = _shown(tracked_fields.data)
+        fields["data"] = _printable_value(tracked_fields.data)
         fields["results"] = {
-            stage: _shown(result) for stage, result in tracked_fields.results.items()
+            stage: _printable_value(result) for stage, result in tracked_fields.results.items()
         }
         fields["trace"] = [trace_document(trace) for trace in record.trace]
         return fields
@@ -333,5 +333,5 @@ def _fields(record: Record) -> dict[str, Any]:
     return fields
 
 
-def _shown(value: Any) -> Any:
+def _printable_value(value: Any) -> Any:
     return {"blob": value.id, "size": value.size} if isinstance(value, BlobRef) else value

@@ -71,20 +71,20 @@ class Lines(asyncio.Protocol):
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.closed = asyncio.Event()
-        self._take = take
-        self._remainder = b""
+        self._take_line = take
+        self._incomplete_line = b""
 
     def data_received(self, data: bytes) -> None:
         """Pass the complete lines in *data* to `take`."""
-        *lines, self._remainder = (self._remainder + data).split(b"\n")
-        if len(self._remainder) > _LONGEST_LINE:
-            lines.append(self._remainder)
-            self._remainder = b""
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
+        if len(self._incomplete_line) > _LONGEST_LINE:
+            lines.append(self._incomplete_line)
+            self._incomplete_line = b""
         for line in lines:
-            self._take(line)
+            self._take_line(line)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Pass an incomplete last line to `take`, and set `closed`."""
-        if self._remainder:
-            self._take(self._remainder)
+        if self._incomplete_line:
+            self._take_line(self._incomplete_line)
         self.closed.set()

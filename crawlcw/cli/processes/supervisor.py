@@ -120,7 +120,7 @@ def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
+class _SlotEnd:
     """The result of a slot's workers."""
 
     code: int
@@ -158,12 +158,12 @@ class Supervisor:
         self.ledger = ledger
         self.settings = settings
         self._shares = shares(settings, processes)
-        self._first = first
+        self._first_process = first
         self._workers: list[WorkerProcess] = []
-        self._running: set[WorkerProcess] = set()
-        self._crashes = 0
-        self._ends: list[_End] = []
-        self._order: FinishReason | None = None
+        self._running_workers: set[WorkerProcess] = set()
+        self._crash_count = 0
+        self._slot_ends: list[_SlotEnd] = []
+        self._stop_order: FinishReason | None = None
         timeout = settings.callback_timeout
         self._max_silence = (timeout + min(_EXTRA_SILENCE, 2 * timeout)).total_seconds()  #: 0: any
         self._killable_from = math.inf  #: monotonic time from which to kill silent workers
@@ -184,12 +184,12 @@ class Supervisor:
 
     def kill(self) -> None:
         """End each worker by SIGKILL."""
-        for worker in self._running:
+        for worker in self._running_workers:
             worker.terminate(signal.SIGKILL)
 
     def signal_groups(self, signal_number: signal.Signals) -> None:
         """Send a signal to each worker process and its child processes."""
-        for worker in self._running:
+        for worker in self._running_workers:
             worker.signal_group(signal_number)
 
     @property
@@ -200,7 +200,7 @@ class Supervisor:
     @property
     def idle_reason(self) -> IdleReason | None:
         """Why no worker progresses, or None if at least one worker progresses."""
-        states = [worker.state for worker in self._running]
+        states = [worker.state for worker in self._running_workers]
         return merged(state.idle_reason for state in states if state.finish_reason is None)
 
     def measured(self) -> exposing.Workers:
@@ -211,9 +211,9 @@ class Supervisor:
             running={
                 str(worker.number): measures or Measures()
                 for worker, measures in pairs
-                if worker in self._running
+                if worker in self._running_workers
             },
-            crashes=self._crashes,
+            crashes=self._crash_count,
             is_idle=self.idle_reason is not None,
         )
 
@@ -224,8 +224,8 @@ class Supervisor:
                 group.create_task(self._keep_filled(number, share))
                 for number, share in enumerate(self._shares, start=1)
             ]
-        self._ends = [slot.result() for slot in slots]
-        return worst(end.code for end in self._ends)
+        self._slot_ends = [slot.result() for slot in slots]
+        return worst(end.code for end in self._slot_ends)
 
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
@@ -235,7 +235,7 @@ class Supervisor:
         """
         if all(worker.state == WorkerState() for worker in self._workers):
             return None
-        given_up = UNAVAILABLE in (end.code for end in self._ends)
+        given_up = UNAVAILABLE in (end.code for end in self._slot_ends)
         if given_up:
             # Do not wait for the ledger, because a worker has waited and has logged the outage.
             self._retry.shorten(_NO_WAIT)
@@ -264,18 +264,18 @@ class Supervisor:
 
     def finish_reason(self, *, is_empty: bool) -> FinishReason:
         """Return the finish reason of the crawl; *is_empty* says that no tasks are left."""
-        return merged_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
+        return merged_reason((end.finish_reason for end in self._slot_ends), is_empty=is_empty)
 
     def _follow_early_end(self, state: WorkerState) -> None:
         """Stop all workers if one worker reports that the spider's code has ended the crawl."""
-        if state.ending is not None and self._order is None:
+        if state.ending is not None and self._stop_order is None:
             self.stop()
 
     async def _terminate_silent_workers(self) -> None:
         """Kill workers that send no state for too long, because their event loops are blocked."""
         while True:
             await asyncio.sleep(POLL_EVERY)
-            for worker in list(self._running):
+            for worker in list(self._running_workers):
                 self._terminate_if_silent(worker, worker.silent())
 
     def _terminate_if_silent(self, worker: WorkerProcess, silence: float) -> None:
@@ -297,27 +297,27 @@ class Supervisor:
             worker.terminate(signal.SIGKILL)
 
     def _send_order(self, order: FinishReason) -> None:
-        self._order = order
+        self._stop_order = order
         self._killable_from = min(
             self._killable_from, time.monotonic() + self._grace.total_seconds()
         )
         self._stopping.set()
-        for worker in self._running:
+        for worker in self._running_workers:
             worker.send_order(order, grace=self._grace)
 
     @property
     def _grace(self) -> timedelta:
-        is_immediate = self._order is FinishReason.STOPPED_AT_ONCE
+        is_immediate = self._stop_order is FinishReason.STOPPED_AT_ONCE
         return _NO_WAIT if is_immediate else self.settings.grace
 
-    async def _keep_filled(self, number: int, share: dict[str, int]) -> _End:
+    async def _keep_filled(self, number: int, share: dict[str, int]) -> _SlotEnd:
         """Replace crashed workers in slot *number* until one ends in order, or too many crashed."""
         crashes = 0
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._follow_early_end)
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
-                return _End(code=end_code, finish_reason=worker.state.finish_reason)
+                return _SlotEnd(code=end_code, finish_reason=worker.state.finish_reason)
             # Note now whether the crawl is stopping, because a later order did not end the worker.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
@@ -328,18 +328,18 @@ class Supervisor:
             was_started = worker in self._workers
             if self._stopping.is_set() and (by_signal or not was_started):
                 return self._ordered_end()
-            self._crashes += 1
+            self._crash_count += 1
             if was_stopping:
                 logger.warning(
                     "worker %d has crashed: %s", number, _cause(code), extra=_crash(number, code)
                 )
-                return _End(code=INTERNAL)
+                return _SlotEnd(code=INTERNAL)
             counters = worker.state.counters
             counts = {"max_pages": counters.pages, "max_items": counters.items}
             share = {name: limit - counts[name] for name, limit in share.items()}
             for name, remaining in share.items():
                 if remaining <= 0:
-                    return _End(code=OK, finish_reason=_SHARED_LIMITS[name])
+                    return _SlotEnd(code=OK, finish_reason=_SHARED_LIMITS[name])
             crashes = 1 if was_quarantined or has_progressed(worker.state) else crashes + 1
             if (wait := wait_after(crashes)) is None:
                 logger.error(
@@ -349,7 +349,7 @@ class Supervisor:
                     _cause(code),
                     extra={"event": "worker_down", "worker": number},
                 )
-                return _End(code=INTERNAL)
+                return _SlotEnd(code=INTERNAL)
             logger.warning(
                 "worker %d has crashed: %s; it is started again in %s",
                 number,
@@ -364,7 +364,7 @@ class Supervisor:
     async def _run_one(self, worker: WorkerProcess, number: int, share: dict[str, int]) -> int:
         """Run a worker from its start to its end; return its exit code."""
         try:
-            process, self._first = self._first, None
+            process, self._first_process = self._first_process, None
             await worker.start(share=share, started_at=self._started_at, process=process)
         except OSError as error:
             logger.warning(
@@ -383,13 +383,13 @@ class Supervisor:
             extra={"event": "worker_started", "worker": number, "pid": worker.pid},
         )
         self._workers.append(worker)
-        self._running.add(worker)
+        self._running_workers.add(worker)
         try:
-            if self._order is not None:
-                worker.send_order(self._order, grace=self._grace)
+            if self._stop_order is not None:
+                worker.send_order(self._stop_order, grace=self._grace)
             return await worker.wait()
         finally:
-            self._running.discard(worker)
+            self._running_workers.discard(worker)
             worker.close()
 
     async def _release_dead_workers(self) -> bool:
@@ -429,9 +429,9 @@ class Supervisor:
             self.stop()
         return was_stopped
 
-    def _ordered_end(self) -> _End:
+    def _ordered_end(self) -> _SlotEnd:
         """Return the result of a slot that has no worker when the crawl stops."""
-        return _End(code=code_of(self._order), finish_reason=self._order)
+        return _SlotEnd(code=code_of(self._stop_order), finish_reason=self._stop_order)
 
 
 def has_progressed(state: WorkerState) -> bool:

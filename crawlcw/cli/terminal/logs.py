@@ -218,8 +218,8 @@ class TerseHandler(logging.Handler):
         if now - self._minute_start >= _COUNT_EVERY:
             self._write_counts()
             self._minute_start = now
-        if _counted(record):
-            key = _key(record)
+        if _is_counted(record):
+            key = _event_and_reason(record)
             self._record_counts[key] += 1
             if self._record_counts[key] > _SHOWN_RECORDS:
                 return
@@ -251,12 +251,16 @@ class TerseHandler(logging.Handler):
             self.handleError(record)
 
 
-def _counted(record: logging.LogRecord) -> bool:
+def _is_counted(record: logging.LogRecord) -> bool:
     is_crawlcw = record.name.partition(".")[0] == "crawlcw"
-    return is_crawlcw and record.levelno > logging.DEBUG and _key(record)[0] not in _ALWAYS_SHOWN
+    return (
+        is_crawlcw
+        and record.levelno > logging.DEBUG
+        and _event_and_reason(record)[0] not in _ALWAYS_SHOWN
+    )
 
 
-def _key(record: logging.LogRecord) -> tuple[str, str]:
+def _event_and_reason(record: logging.LogRecord) -> tuple[str, str]:
     # A record without an event is counted by the template of its message.
     event = getattr(record, "event", None) or record.msg
     return str(event), str(getattr(record, "reason", ""))

@@ -26,11 +26,11 @@ _LONGEST_NAME = 50
 _DRAINED = "drained: nothing is left to do"
 _MAX_REASONS = 6
 #: Seconds of lag of a worker's event loop from which the lag is shown in red.
-_LATE = 1.0
+_MAX_LAG_S = 1.0
 #: Fields of a worker's `Vitals` that the JSON object shows.
 _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored", "items")
 #: Age from which counts of tasks are shown with their age.
-_FRESH = timedelta(seconds=5)
+_FRESH_AGE = timedelta(seconds=5)
 
 
 def display(state: CrawlState, *, height: int) -> RenderableType:
@@ -129,7 +129,7 @@ def _title(state: CrawlState) -> Text:
     title.append(f"  {state.now:%Y-%m-%d %H:%M:%S} UTC", style="dim")
     if state.counted_at is None:
         title.append("  counting ...", style="dim")
-    elif (age := state.now - state.counted_at) > _FRESH:
+    elif (age := state.now - state.counted_at) > _FRESH_AGE:
         title.append(f"  counted {format_duration(age)} ago", style="dim")
     return title
 
@@ -184,7 +184,7 @@ def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
         yield Text(f"{vitals.rate:,.1f}")
         yield Text(f"{vitals.processing:,}")
         yield Text(f"{vitals.memory / (1 << 20):,.0f} MiB" if vitals.memory else "-")
-        yield Text(f"{1000 * vitals.lag:,.0f} ms", style="red" if vitals.lag >= _LATE else "")
+        yield Text(f"{1000 * vitals.lag:,.0f} ms", style="red" if vitals.lag >= _MAX_LAG_S else "")
         yield Text(f"{vitals.finished:,}")
         yield Text(f"{vitals.failed:,}")
     if is_silent(worker, now=now):

@@ -31,7 +31,7 @@ _LINE_EVERY = 10.0
 #: Pause until the next count of tasks, as a multiple of the duration of the last count.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
-_TOP = 8
+_MAX_ROWS = 8
 #: Attributes of a `Report` that its JSON object contains.
 _FIELDS = (
     *("finish_reason", "detail", "elapsed", "pages", "items", "items_by_callback"),
@@ -194,13 +194,13 @@ def summary(report: Report) -> str:
         run["pages ignored by max_pages_per_host"] = f"{report.over_full:,}"
     by_callback = report.items_by_callback if len(report.items_by_callback) > 1 else {}
     parts = {
-        f"{report.spider}: the ledger": _counted(report),
+        f"{report.spider}: the ledger": _counts_part(report),
         "this run": run,
         "items by callback": _numbers(by_callback),
         "items not recorded by reason": _numbers(report.items_dropped),
         "failed attempts by reason": _numbers(report.failures),
         "failures of hosts by reason": _numbers(report.host_failures),
-        "hosts given up": _named(report),
+        "hosts given up": _names_part(report),
         "links not followed by reason": _numbers(report.links_dropped),
     }
     return "\n".join(tables.two_columns(title, rows) for title, rows in parts.items() if rows)
@@ -217,7 +217,7 @@ def summary_fields(report: Report) -> dict[str, object]:
     return fields | {"counts": report.counts and report.counts.by_name()}
 
 
-def _counted(report: Report) -> dict[str, str]:
+def _counts_part(report: Report) -> dict[str, str]:
     if report.counts is None:
         return {"not counted in time": f"{command_line('stats', report.spider)} counts"}
     numbers = report.counts.for_display()
@@ -225,10 +225,10 @@ def _counted(report: Report) -> dict[str, str]:
     return _numbers(numbers | {"total": report.counts.without_redirects} | redirects)
 
 
-def _named(report: Report) -> dict[str, str]:
+def _names_part(report: Report) -> dict[str, str]:
     """Return the first given-up hosts with their reasons, and the number of further hosts."""
     hosts = list(report.hosts_given_up.items())
-    rows = {printable(origin): printable(reason) for origin, reason in hosts[:_TOP]}
+    rows = {printable(origin): printable(reason) for origin, reason in hosts[:_MAX_ROWS]}
     if further_count := len(hosts) - len(rows) + report.more_hosts_given_up:
         rows[f"{further_count:,} more"] = ""
     return rows
@@ -237,8 +237,8 @@ def _named(report: Report) -> dict[str, str]:
 def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
     """Return the first numbers as texts, and the sum of the other numbers."""
     entries = list(numbers.items())
-    rows = {printable(name): f"{number:,}" for name, number in entries[:_TOP]}
-    if remainder := entries[_TOP:]:
+    rows = {printable(name): f"{number:,}" for name, number in entries[:_MAX_ROWS]}
+    if remainder := entries[_MAX_ROWS:]:
         rows[f"{len(remainder)} more"] = f"{sum(number for _, number in remainder):,}"
     return rows
 
