@@ -46,7 +46,7 @@ _GZIP = zlib.MAX_WBITS + 16
 _PIECE = 1 << 20
 #: Size in bytes from which a thread compresses a body, so that a large body does not block the
 #: event loop. For smaller bodies the switch to a thread would take too long.
-_LARGE = 1 << 17
+_LARGE_BODY_BYTES = 1 << 17
 _THREADS = 2
 #: Number of buffered bytes from which `keep` writes pages without waiting for a `sync`.
 _MOST_WAITING = 8 << 20
@@ -82,7 +82,7 @@ class Bodies:
         exchanges, attempt.exchanges = attempt.exchanges, []
         if not exchanges:
             return None
-        if sum(len(exchange.body) for exchange in exchanges) < _LARGE:
+        if sum(len(exchange.body) for exchange in exchanges) < _LARGE_BODY_BYTES:
             packed = _packed(self._packer, exchanges, is_revisit)
         else:
             packing = partial(_packed, Packer(), exchanges, is_revisit)
@@ -210,9 +210,9 @@ class WarcFiles:
         self._turn = threading.Lock()  #: guards the buffers
         self._writing = threading.Lock()
         self._files: list[_OpenFile] = []  #: the last is current
-        self._number = 0
-        self._appended = self._synced = 0  #: numbers of `append` calls
-        self._lost: OSError | None = None  #: of a failed write
+        self._file_number = 0
+        self._append_count = self._synced_count = 0  #: numbers of `append` calls
+        self._write_error: OSError | None = None  #: of a failed write
         self.waiting = 0  #: buffered bytes
 
     def append(self, records: Sequence[bytes]) -> list[StoredPage]:
@@ -224,7 +224,7 @@ class WarcFiles:
             self._raise_if_lost()
             file = self._with_room(sum(map(len, records)))
             pages = [file.take(record) for record in records if record]
-            self._appended += 1
+            self._append_count += 1
             self.waiting += sum(page.length for page in pages)
         return pages
 
@@ -235,10 +235,10 @@ class WarcFiles:
         well.
         """
         with self._turn:
-            appended = self._appended
+            appended = self._append_count
         with self._writing:
             # Another thread's sync may have written the records already.
-            if appended > self._synced:
+            if appended > self._synced_count:
                 self._write()
             self._raise_if_lost()
 
@@ -246,7 +246,7 @@ class WarcFiles:
         """Write the remaining records and finish the file; do not call `append` after `close`."""
         with self._writing:
             try:
-                if self._lost is None:
+                if self._write_error is None:
                     self._write()
             finally:
                 for file in self._files:
@@ -255,17 +255,19 @@ class WarcFiles:
 
     def mend(self) -> int:
         """Repair the WARC files of crashed processes; return the number of repaired files."""
-        return sum(map(_mended, sorted(self._folder.glob(f"*{SUFFIX}{OPEN}"))))
+        return sum(map(_mend_file, sorted(self._folder.glob(f"*{SUFFIX}{OPEN}"))))
 
     def _raise_if_lost(self) -> None:
-        if self._lost is not None:
-            raise OSError(self._lost.errno, self._lost.strerror)
+        if self._write_error is not None:
+            raise OSError(self._write_error.errno, self._write_error.strerror)
 
     def _with_room(self, size: int) -> "_OpenFile":
         if not self._files or self._files[-1].size + size > self._largest:
-            moment = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
-            name = f"{self._prefix}-{moment}-{self._number:05d}-{secrets.token_hex(4)}{SUFFIX}"
-            self._number += 1
+            time_text = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
+            name = (
+                f"{self._prefix}-{time_text}-{self._file_number:05d}-{secrets.token_hex(4)}{SUFFIX}"
+            )
+            self._file_number += 1
             file = _OpenFile(self._folder, name)
             file.take(self._first_record(name))
             self._files.append(file)
@@ -274,7 +276,7 @@ class WarcFiles:
     def _write(self) -> None:
         with self._turn:
             self._raise_if_lost()
-            appended = self._appended
+            appended = self._append_count
             batches = [(file, file.waiting()) for file in self._files]
             self.waiting = 0
         try:
@@ -285,11 +287,11 @@ class WarcFiles:
         except OSError as error:
             # Later calls must fail, because a second fsync after a failed fsync may succeed without
             # writing.
-            self._lost = error
+            self._write_error = error
             raise
         with self._turn:
             del self._files[: len(batches) - 1]
-        self._synced = appended
+        self._synced_count = appended
 
 
 class _OpenFile:
@@ -355,7 +357,7 @@ class _OpenFile:
             sync_folder(self._path.parent)
 
 
-def _mended(path: Path) -> bool:
+def _mend_file(path: Path) -> bool:
     """Cut off an incomplete record and rename the WARC file, unless a process writes the file."""
     try:
         stream = locked(path, mode=None)

@@ -37,8 +37,8 @@ _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc
 _GZIP = zlib.MAX_WBITS + 16
 #: zlib level 3 takes a third of the time of zlib's default level, and makes files a tenth larger.
 _LEVEL = 3
-_UNCHANGED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
-_SAME = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+_NOT_MODIFIED_PROFILE = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+_SAME_BODY_PROFILE = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 _NOT_MODIFIED = 304
 #: Methods that warcio and other readers know; requests of other methods are not stored.
 _METHODS = frozenset(
@@ -201,10 +201,10 @@ class Packer:
     def revisit(self, exchange: Exchange) -> bytes:
         """Return the revisit record of a page that has not changed."""
         if exchange.status == _NOT_MODIFIED:
-            fields = {"WARC-Profile": _UNCHANGED}
+            fields = {"WARC-Profile": _NOT_MODIFIED_PROFILE}
         else:
             digest = b32encode(sha1(exchange.body, usedforsecurity=False).digest()).decode()
-            fields = {"WARC-Profile": _SAME, "WARC-Payload-Digest": f"sha1:{digest}"}
+            fields = {"WARC-Profile": _SAME_BODY_PROFILE, "WARC-Payload-Digest": f"sha1:{digest}"}
         fields["WARC-Refers-To-Target-URI"] = uri(exchange.url)
         head = response_head(exchange, with_body=False)
         return self._packed(self._record("revisit", exchange, head=head, body=b"", fields=fields))

@@ -47,7 +47,7 @@ _ARGUMENTS = (
     "--disable-background-networking",
 )
 #: Seconds to wait for an idle network after the load event.
-_SETTLING = 2.0
+_MAX_IDLE_WAIT_S = 2.0
 #: Maximum number of waits for an idle network if subresources of the page still wait for a slot of
 #: their host.
 _MAX_WAITS = 5
@@ -74,8 +74,8 @@ class Render:
         self._admission = admission
         self._page_slots = asyncio.Semaphore(settings.browser_pages)
         self._starting = asyncio.Lock()
-        self._exclusive = asyncio.Lock()
-        self._running = AsyncExitStack()
+        self._alone_lock = asyncio.Lock()
+        self._playwright_stack = AsyncExitStack()
         self._browser: Browser | None = None
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
@@ -153,13 +153,13 @@ class Render:
         """
         if is_alone:
             # Two calls that collect all page slots one by one would deadlock without this lock.
-            await stack.enter_async_context(self._exclusive)
+            await stack.enter_async_context(self._alone_lock)
         for _ in range(self._settings.browser_pages if is_alone else 1):
             await stack.enter_async_context(self._page_slots)
         async with self._starting:
             browser = self._browser
             if browser is None or not browser.is_connected():
-                await self._running.aclose()
+                await self._playwright_stack.aclose()
                 browser = self._browser = await self._start()
         try:
             context = await browser.new_context(
@@ -173,7 +173,7 @@ class Render:
             raise _BrowserDiedError from error
 
     async def _start(self) -> Browser:
-        playwright = await self._running.enter_async_context(async_playwright())
+        playwright = await self._playwright_stack.enter_async_context(async_playwright())
         setting = self._settings.browser_path
         path = next(filter(None, map(shutil.which, _NAMES)), None) if setting == "auto" else setting
         try:
@@ -186,13 +186,13 @@ class Render:
                 "(`apt-get install chromium`, or `playwright install chromium`), or set "
                 f"browser_path ({str(error).splitlines()[0]})"
             ) from error
-        self._running.push_async_callback(_close, browser)
+        self._playwright_stack.push_async_callback(_close, browser)
         return browser
 
     async def aclose(self) -> None:
         """Close the browser, if it was started."""
         with anyio.CancelScope(shield=True):
-            await self._running.aclose()
+            await self._playwright_stack.aclose()
 
 
 class _Parts:
@@ -245,7 +245,9 @@ class _Parts:
             for _ in range(_MAX_WAITS):
                 late_count = self._late_count
                 with suppress(StillBusyError):
-                    await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
+                    await self._page.wait_for_load_state(
+                        "networkidle", timeout=_MAX_IDLE_WAIT_S * 1000
+                    )
                     break
                 # Wait again for the response to a subresource that was requested late.
                 if not self._waiting and self._late_count == late_count:

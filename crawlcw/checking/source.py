@@ -176,14 +176,14 @@ class Source:
             module, _, class_name = self._names.get(name, "").rpartition(".")
             source = self._sibling(module)
             return None if source is None else source.class_named(class_name)
-        bases, foreign = [], []
+        bases, foreign_bases = [], []
         for expression in node.bases:
             base = self.class_named(expression.id) if isinstance(expression, ast.Name) else None
             if base is not None:
                 bases.append(base)
             else:
-                foreign.append(self.full_name(expression) or ast.unparse(expression))
-        return Class(node, self, tuple(bases), tuple(foreign))
+                foreign_bases.append(self.full_name(expression) or ast.unparse(expression))
+        return Class(node, self, tuple(bases), tuple(foreign_bases))
 
     def _sibling(self, module: str) -> "Source | None":
         """Return the file of *module* if the file is near this file or in the working directory."""

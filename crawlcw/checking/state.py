@@ -53,7 +53,7 @@ def check(spider: Class) -> None:
     for method in spider.methods():
         if method.name not in page_methods:
             continue
-        for line, name in sorted(_changes(method, containers)):
+        for line, name in sorted(_state_changes(method, containers)):
             if name in reported or not _is_read_elsewhere(methods, method, name, line):
                 continue
             reported.add(name)
@@ -112,14 +112,16 @@ def _is_container(value: ast.expr | None) -> bool:
             return False
 
 
-def _changes(method: FunctionNode, containers: set[str]) -> Iterator[tuple[int, str]]:
+def _state_changes(method: FunctionNode, containers: set[str]) -> Iterator[tuple[int, str]]:
     lazy_assignments = {
         descendant
         for node in ast.walk(method)
         if isinstance(node, ast.If)
         for descendant in ast.walk(node)
         if isinstance(descendant, ast.Assign)
-        and any(_of_self(lazy_target) in _tested(node) for lazy_target in descendant.targets)
+        and any(
+            _of_self(lazy_target) in _attributes_in_test(node) for lazy_target in descendant.targets
+        )
     }
     for node in ast.walk(method):
         match node:
@@ -145,7 +147,7 @@ def _of_self(node: ast.expr) -> str:
             return ""
 
 
-def _tested(branch: ast.If) -> set[str]:
+def _attributes_in_test(branch: ast.If) -> set[str]:
     """Return the attributes of `self` that a condition names, as in `if self.x is None`."""
     return {_of_self(node) for node in ast.walk(branch.test) if isinstance(node, ast.expr)} - {""}
 

@@ -131,7 +131,7 @@ class Overview:
     async def _read_overview(self) -> dict[str, Any]:
         state = await self._observer.poll(count_timeout=_COUNT_TIMEOUT)
         return {
-            **_numbers(state, await self._counters.get()),
+            **_overview_fields(state, await self._counters.get()),
             "paused": state.paused,
             "settings": dict(state.settings),
             "workers": [_worker(worker, now=state.now) for worker in state.workers],
@@ -185,7 +185,7 @@ class _Cached(Generic[T]):
         self._expires_at = float("-inf")
 
 
-def _numbers(state: CrawlState, counters: Counters) -> dict[str, Any]:
+def _overview_fields(state: CrawlState, counters: Counters) -> dict[str, Any]:
     return {
         "name": state.name,
         "kind": state.kind.value,

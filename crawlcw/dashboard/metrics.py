@@ -23,7 +23,7 @@ async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
 async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
     try:
         overview = await crawls.overview(name)
-        return _numbers(await overview.get())
+        return _gauges_of(await overview.get())
     except LedgerUnavailableError:
         # Fail the request, because no ledger is available: Prometheus then sets `up` to 0.
         raise
@@ -32,7 +32,7 @@ async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
         return {metrics.LEDGER_READ.name: {"": 0}}
 
 
-def _numbers(overview: Mapping[str, Any]) -> dict[str, Values]:
+def _gauges_of(overview: Mapping[str, Any]) -> dict[str, Values]:
     live_workers = [worker for worker in overview["workers"] if not worker["silent"]]
     values: dict[str, Values] = {
         metrics.LEDGER_READ.name: {"": 1},

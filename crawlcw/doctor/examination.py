@@ -157,18 +157,18 @@ class _Examination:
     recheck_delay: timedelta
 
     async def run(self) -> None:
-        await self._confirm(self._tasks)
-        await self._confirm(self._hosts)
+        await self._check_twice(self._tasks)
+        await self._check_twice(self._hosts)
         malformed = self.report.findings.get(Kind.MALFORMED)
         if self.ledger.kind.tracked:
             # A use case has stages instead of hosts, and stages need no wake-up.
-            await self._confirm(self._blobs)
+            await self._check_twice(self._blobs)
         # Skip the sleeping hosts if an invalid `due` remains, because `due` sorts the tasks.
         elif malformed is None or malformed.repaired == malformed.count:
-            await self._confirm(self._sleepers)
-        await self._confirm(self._workers)
+            await self._check_twice(self._sleeping_hosts)
+        await self._check_twice(self._workers)
 
-    async def _confirm(self, check: _Check) -> None:
+    async def _check_twice(self, check: _Check) -> None:
         """Check documents twice, and report the documents that have violations both times."""
         # The dictionary has the text of each key, because a key of a document may be unhashable.
         keys_by_text: dict[str, Any] = {}
@@ -219,13 +219,13 @@ class _Examination:
             await self.ledger.hosts.wake({document["host"]: due})
         return was_repaired
 
-    async def _sleepers(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
+    async def _sleeping_hosts(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that have due tasks but become ready later, because of a lost wake-up."""
         if wanted_ids is None:
             cursor = ""
             while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):
                 cursor = names[-1]
-                async for candidate in self._sleepers(names):
+                async for candidate in self._sleeping_hosts(names):
                     yield candidate
             return
         documents = self.ledger.inspection.examine(Part.HOSTS, wanted_ids=wanted_ids)

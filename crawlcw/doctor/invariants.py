@@ -19,7 +19,7 @@ from crawlcw.model.task import DONE, WAITING, Status
 #: Length of a completed lease: a living worker renews the lease earlier.
 _RENEWED_WITHIN = timedelta(seconds=60)
 #: The holder of a mended lease, a name that no worker has.
-_MENDED = "doctor:0"
+_MENDER = "doctor:0"
 
 
 class Advice(NamedTuple):
@@ -160,8 +160,8 @@ def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
         due = None
     state_text = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
     if status is Status.PROCESSING:
-        if mend := _mend_of_lease(document, now=now, due=due):
-            yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=state_text, mend=mend)
+        if lease_change := _mend_of_lease(document, now=now, due=due):
+            yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=state_text, mend=lease_change)
     elif stale_fields := _stale_fields(document, status, due=due):
         detail = f"{state_text}, reason {document.get('reason')}"
         yield Violation(kind=Kind.FIELD_LEFT, detail=detail, mend=dict.fromkeys(stale_fields))
@@ -189,7 +189,7 @@ def _mend_of_lease(
         mend["lock_time"] = document["update_time"]
     if document.get("lock") is None:
         # No worker can use a lease without a lock, so the mend lets the lease expire now.
-        mend |= {"lock": _MENDED, "due": now if due is None else min(due, now)}
+        mend |= {"lock": _MENDER, "due": now if due is None else min(due, now)}
     elif due is None:
         # The lease has a holder, which may renew the lease or commit.
         mend["due"] = now + _RENEWED_WITHIN

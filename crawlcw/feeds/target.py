@@ -114,10 +114,10 @@ def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
         yield stdout
         stdout.flush()
         return
-    writing = _remote if target.is_remote else _replacing
+    open_target = _remote if target.is_remote else _replacing
     with (
         naming(target),
-        writing(target.location) as stream,
+        open_target(target.location) as stream,
         _compressing(stream, target.compression) as packed,
     ):
         yield packed

@@ -49,7 +49,7 @@ _BY_TYPE = {f"{kind}/{entry[2] or entry[0]}": f".{entry[0]}" for kind, entry in 
 #: Extensions that a name keeps, even if another extension is usual for the content type.
 _KNOWN = SKIPPED_EXTENSIONS | {entry[0] for _, entry in _EXTENSIONS}
 #: Unicode categories allowed in names: letters, numbers, and the marks that many scripts need.
-_KEPT = ("L", "N", "M")
+_KEPT_CATEGORIES = ("L", "N", "M")
 
 
 def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -> str:
@@ -78,10 +78,10 @@ def _disposed(header: str) -> str:
         if not _WINDOWS_PATH.match(quoted):
             quoted = re.sub(r"\\(.)", r"\1", quoted)
         parameters.setdefault(name.lower(), quoted or token.strip())
-    return _decoded(parameters.get("filename*", "")) or parameters.get("filename", "")
+    return _decoded_value(parameters.get("filename*", "")) or parameters.get("filename", "")
 
 
-def _decoded(extended: str) -> str:
+def _decoded_value(extended: str) -> str:
     """Return the text of an extended value (RFC 8187), or "" for an invalid one."""
     charset, _, tail = extended.partition("'")
     _, separator, encoded = tail.partition("'")
@@ -116,5 +116,5 @@ def _harmless(stem: str) -> str:
 
 
 def _run_key(character: str) -> str:
-    is_kept = unicodedata.category(character)[0] in _KEPT or character == "_"
+    is_kept = unicodedata.category(character)[0] in _KEPT_CATEGORIES or character == "_"
     return "kept" if is_kept else "-"

@@ -25,7 +25,7 @@ _SYNCED_EVERY = 16 << 20
 _SYNCED_WITHIN = 5.0
 _PIECE = 1 << 20
 _LONGEST_NOTE = 1 << 14
-_TOTAL = (int, type(None))
+_TOTAL_TYPES = (int, type(None))
 
 
 class PartialFile:
@@ -41,11 +41,11 @@ class PartialFile:
         self._stream = stream
         self._note = path.with_suffix(".json")
         # A thread may still be writing while its cancelled caller closes the file.
-        self._turn = threading.RLock()
+        self._write_lock = threading.RLock()
         self._hash: hashlib._Hash | None = None  # None after `resume`
         self._synced_at = time.monotonic()
-        self._synced = 0
-        self.size, self.validator, self.total = self._noted()
+        self._synced_size = 0
+        self.size, self.validator, self.total = self._read_note()
 
     @classmethod
     def open(cls, folder: Path, key: str) -> "PartialFile":
@@ -67,7 +67,7 @@ class PartialFile:
         self._stream.seek(0)
         self._stream.truncate()
         self._hash = hashlib.sha256()
-        self.size = self._synced = 0
+        self.size = self._synced_size = 0
         self.validator, self.total = validator, total
         self._reserve()
 
@@ -76,13 +76,13 @@ class PartialFile:
         self._stream.truncate(size)
         self._stream.seek(size)
         self._hash = None
-        self.size = self._synced = size
+        self.size = self._synced_size = size
         self.total = total
         self._reserve()
 
     def write(self, data: bytes) -> None:
         """Append *data*."""
-        with self._turn:
+        with self._write_lock:
             if self._stream.closed:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             view = memoryview(data)
@@ -92,17 +92,17 @@ class PartialFile:
                 self._hash.update(data)
             self.size += len(data)
             is_due = time.monotonic() - self._synced_at >= _SYNCED_WITHIN
-            if is_due or self.size - self._synced >= _SYNCED_EVERY:
+            if is_due or self.size - self._synced_size >= _SYNCED_EVERY:
                 self._sync()
 
     def start(self, size: int) -> bytes:
         """Return the first *size* bytes, or fewer if the file is shorter."""
-        with self._turn:
+        with self._write_lock:
             return os.pread(self._stream.fileno(), min(size, self.size), 0)
 
     def finish(self) -> str:
         """Sync the complete file to the disk, and return its SHA-256 in hexadecimal."""
-        with self._turn:
+        with self._write_lock:
             os.fsync(self._stream.fileno())
             if self._hash is None:
                 self._hash = hashlib.sha256()
@@ -113,14 +113,14 @@ class PartialFile:
 
     def move_to(self, target: Path) -> None:
         """Rename the file to *target* atomically, and close it."""
-        with self._turn:
+        with self._write_lock:
             self.path.replace(target)
             self._note.unlink(missing_ok=True)
             self._stream.close()
 
     def suspend(self) -> None:
         """Close the file, and keep its bytes if another attempt can resume the download."""
-        with self._turn:
+        with self._write_lock:
             if self._stream.closed:
                 return
             if self.validator is None or not self.size:
@@ -133,7 +133,7 @@ class PartialFile:
 
     def discard(self) -> None:
         """Close and delete the file."""
-        with self._turn:
+        with self._write_lock:
             if self._stream.closed:
                 return
             self._note.unlink(missing_ok=True)
@@ -146,14 +146,14 @@ class PartialFile:
         disk = shutil.disk_usage(self.path.parent)
         if remaining > disk.free:
             # An announced size that exceeds the whole disk must be wrong.
-            number = errno.ENOSPC if remaining <= disk.total else errno.EFBIG
+            errno_value = errno.ENOSPC if remaining <= disk.total else errno.EFBIG
             raise OSError(
-                number, f"{remaining:,} bytes are missing, but only {disk.free:,} are free"
+                errno_value, f"{remaining:,} bytes are missing, but only {disk.free:,} are free"
             )
 
     def _sync(self) -> None:
         os.fsync(self._stream.fileno())
-        self._synced, self._synced_at = self.size, time.monotonic()
+        self._synced_size, self._synced_at = self.size, time.monotonic()
         if self.validator is None:
             return
         note = {"size": self.size, "validator": self.validator, "total": self.total}
@@ -164,7 +164,7 @@ class PartialFile:
             os.fsync(stream.fileno())
         new_note.replace(self._note)
 
-    def _noted(self) -> tuple[int, str | None, int | None]:
+    def _read_note(self) -> tuple[int, str | None, int | None]:
         """Return size, validator and total from the JSON file, if the bytes are in the file."""
         try:
             with self._note.open(encoding="utf-8") as stream:
@@ -173,7 +173,7 @@ class PartialFile:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return 0, None, None
         is_text = isinstance(validator, str) and validator.isascii() and validator.isprintable()
-        is_sound = is_text and type(size) is int and type(total) in _TOTAL
+        is_sound = is_text and type(size) is int and type(total) in _TOTAL_TYPES
         if not is_sound or not 0 < size <= os.fstat(self._stream.fileno()).st_size:
             return 0, None, None
         return size, validator, total

@@ -35,13 +35,13 @@ _THREADS = 4
 #: Number of bytes of a file that are collected in memory before a write.
 _BUFFER = 256 << 10
 #: Number of first bytes of a file that `Attempt.accepts_file` checks before the file is saved.
-_LOOK = 1 << 16
+_CHECKED_BYTES = 1 << 16
 #: Minimum bytes per second of a download whose deadline is extended.
 _LEAST_RATE = 1 << 10
 _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
 #: A Last-Modified is a strong validator only if it is this much older than its response.
-_SETTLED = timedelta(seconds=60)
+_MIN_AGE = timedelta(seconds=60)
 #: Successful statuses of responses that have no content, so no file.
 _CONTENTLESS = frozenset({204, 205})
 #: Secret headers, which must not affect the name of the partial file.
@@ -94,7 +94,7 @@ class FileTransfers:
         in_thread = partial(self.in_thread, attempt, folder_path)
         target = await in_thread(partial(folder, folder_path))
         partial_file = await in_thread(
-            partial(PartialFile.open, target.parts, _key(attempt, request))
+            partial(PartialFile.open, target.parts, _partial_name(attempt, request))
         )
         transfer = FileTransfer(self, attempt, request, target, partial_file)
         end_file = transfer.suspend
@@ -126,7 +126,7 @@ class FileTransfer:
     _part: PartialFile
     _buffer: bytearray = field(init=False, default_factory=bytearray)
     #: Position of the last byte of a part (206) that continues this file, and the size of the file.
-    _rest: tuple[int, int] | None = None
+    _sent_range: tuple[int, int] | None = None
     _since_mark: int = 0
 
     def __post_init__(self) -> None:
@@ -176,8 +176,8 @@ class FileTransfer:
         *length* is the announced size of the body in bytes. *coded* says whether the body has a
         content coding. Raises `FetchError`.
         """
-        self._rest = self._rest_in(headers) if status == 206 and self._offset else None
-        if status in (206, 416) and self._offset and self._rest is None:
+        self._sent_range = self._rest_in(headers) if status == 206 and self._offset else None
+        if status in (206, 416) and self._offset and self._sent_range is None:
             self._offset = 0
             raise PartRefusedError(
                 Reason.PROTOCOL, "the server sent a part that does not complete the file"
@@ -187,18 +187,18 @@ class FileTransfer:
         if status in _CONTENTLESS:
             message = f"HTTP {status} has no file"
             raise FetchError(Reason.HTTP_STATUS, message, status=status)
-        if status == 206 and self._rest is None:
+        if status == 206 and self._sent_range is None:
             raise FetchError(Reason.PROTOCOL, "the server sent an unrequested part of the file")
         total = None if coded else length
-        if self._rest is not None:
-            total = self._rest[1]
+        if self._sent_range is not None:
+            total = self._sent_range[1]
             begin = partial(self._part.resume, self._offset, total=total)
         else:
             validator = None if coded else _validator(headers)
             begin = partial(self._part.restart, validator=validator, total=total)
         self._check_size(total or 0)
         await self._in_thread(begin)
-        self._mark()
+        self._restart_deadline()
         return True
 
     async def take(self, data: bytes) -> None:
@@ -206,10 +206,11 @@ class FileTransfer:
         self._buffer += data
         size = self._part.size + len(self._buffer)
         self._check_size(size)
-        if self._rest is not None and size > self._rest[0] + 1:
+        if self._sent_range is not None and size > self._sent_range[0] + 1:
             self._part.validator = None  # no later attempt must resume these bytes
             message = (
-                f"the server sent bytes after the requested range, which ends at {self._rest[0]:,}"
+                "the server sent bytes after the requested range, "
+                f"which ends at {self._sent_range[0]:,}"
             )
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if len(self._buffer) >= self._transfers.buffer:
@@ -219,7 +220,7 @@ class FileTransfer:
         """Count *size* received bytes; at 1 KiB or more a second, extend the attempt's deadline."""
         self._since_mark += size
         if self._since_mark >= _LEAST_RATE * self._transfers.window:
-            self._mark()
+            self._restart_deadline()
 
     async def store(self, response: Response) -> Response:
         """Move the complete file to its final path, and return *response* with the file.
@@ -237,7 +238,7 @@ class FileTransfer:
             response = replaced(response, status=200)
         accepts = self._attempt.accepts_file
         if accepts is not None:
-            body = await self._in_thread(partial(self._part.start, _LOOK))
+            body = await self._in_thread(partial(self._part.start, _CHECKED_BYTES))
             truncation = "bytes" if size > len(body) else None
             if not accepts(start_response := replaced(response, body=body, truncated=truncation)):
                 await self._in_thread(self._part.discard)
@@ -279,13 +280,13 @@ class FileTransfer:
                 Reason.BODY_TOO_LARGE, f"the file is larger than max_file={max_size:,}"
             )
 
-    def _mark(self) -> None:
+    def _restart_deadline(self) -> None:
         """Restart the deadline with the timeout of a whole attempt."""
         self._since_mark = 0
         self._attempt.deadline.restart(self._transfers.window)
 
 
-def _key(attempt: Attempt, request: Request) -> str:
+def _partial_name(attempt: Attempt, request: Request) -> str:
     """Return the name of a request's partial file, which is the same in each process and run."""
     public_headers = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
     fields: tuple[object, ...] = (
@@ -312,7 +313,7 @@ def _validator(headers: Mapping[str, str]) -> str | None:
         return None  # two files with one weak ETag may differ
     try:
         is_settled = (
-            parsedate_to_datetime(response_date) - parsedate_to_datetime(last_modified) >= _SETTLED
+            parsedate_to_datetime(response_date) - parsedate_to_datetime(last_modified) >= _MIN_AGE
         )
     except (ValueError, TypeError, IndexError, OverflowError):
         return None

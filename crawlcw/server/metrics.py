@@ -85,7 +85,7 @@ class RequestMetrics:
         self._name = use_case
         self._tasks = TaskCounts(count)
         self._requests: Counter[str] = Counter()
-        self._refused: Counter[str] = Counter()
+        self._count_by_status: Counter[str] = Counter()
         self._duration = Histogram()
 
     @web.middleware
@@ -99,7 +99,7 @@ class RequestMetrics:
         path = "other" if resource is None else resource.canonical
         self._requests[path.strip("/").partition("/")[0]] += 1
         if response.status >= 400:
-            self._refused[str(response.status)] += 1
+            self._count_by_status[str(response.status)] += 1
         return response
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
@@ -107,7 +107,7 @@ class RequestMetrics:
         measures = Measures(
             counters={
                 metrics.HTTP_REQUESTS.name: dict(self._requests),
-                metrics.HTTP_REFUSED.name: dict(self._refused),
+                metrics.HTTP_REFUSED.name: dict(self._count_by_status),
             },
             histograms={metrics.HTTP_DURATION.name: self._duration.numbers()},
         )

@@ -53,7 +53,7 @@ class Alarms:
         self._is_reported = False
         self._max_failure_rate = settings.failure_alarm  #: fraction of attempts; None: no limit
         #: The numbers of all attempts and of failed attempts at each check, the oldest check first.
-        self._checks: deque[tuple[int, int]] = deque([(0, 0)])
+        self._count_samples: deque[tuple[int, int]] = deque([(0, 0)])
         self._failures_reported = False
 
     async def run(self) -> None:
@@ -122,13 +122,13 @@ class Alarms:
             count for reason, count in self._stats.failures.items() if reason in FAILURE_REASONS
         )
         attempts = self._stats.pages + failed_count
-        if self._max_failure_rate is None or attempts == self._checks[-1][0]:
+        if self._max_failure_rate is None or attempts == self._count_samples[-1][0]:
             return None
-        self._checks.append((attempts, failed_count))
+        self._count_samples.append((attempts, failed_count))
         # Drop the oldest checks, as long as enough attempts follow the oldest remaining check.
-        while attempts - self._checks[1][0] >= _MIN_ATTEMPTS:
-            self._checks.popleft()
-        first_attempts, first_failed = self._checks[0]
+        while attempts - self._count_samples[1][0] >= _MIN_ATTEMPTS:
+            self._count_samples.popleft()
+        first_attempts, first_failed = self._count_samples[0]
         if attempts - first_attempts < _MIN_ATTEMPTS:
             return None
         rate = (failed_count - first_failed) / (attempts - first_attempts)

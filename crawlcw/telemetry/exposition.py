@@ -41,7 +41,7 @@ class _Collector(Collector):
             values = totals.counters if metric.kind is Kind.COUNTER else self._snapshot.gauges
             metric_values = values.get(metric.name)
             if metric_values is not None:
-                yield _numbers(metric, metric_values)
+                yield _value_family(metric, metric_values)
 
 
 def _crawl_family(metric: Metric, crawls: Mapping[str, Mapping[str, Values]]) -> Iterator[Family]:
@@ -53,7 +53,7 @@ def _crawl_family(metric: Metric, crawls: Mapping[str, Mapping[str, Values]]) ->
         yield family
 
 
-def _numbers(metric: Metric, values: Values) -> Family:
+def _value_family(metric: Metric, values: Values) -> Family:
     labels = [] if metric.label is None else [metric.label]
     family_class = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     family = family_class(metric.name, metric.help, labels=labels)

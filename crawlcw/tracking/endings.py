@@ -124,10 +124,12 @@ def refusal_of(
     task = record.task
     if fence is None:
         # Use the task's last event, if the task was not claimed again after the event.
-        entries = [entry for entry in record.trace if entry.fence == task.settled == task.fence]
+        trace_entries = [
+            entry for entry in record.trace if entry.fence == task.settled == task.fence
+        ]
     else:
-        entries = [entry for entry in record.trace if entry.fence == fence]
-    own_entries = [entry for entry in entries if entry.worker == holder]
+        trace_entries = [entry for entry in record.trace if entry.fence == fence]
+    own_entries = [entry for entry in trace_entries if entry.worker == holder]
     if isinstance(ending, Release):
         return Refusal.NOT_LEASED if own_entries and fence is not None else None
     if any(entry.event in _EVENTS[type(ending)] for entry in own_entries):
