@@ -87,8 +87,8 @@ class Causes:
     #: Number of bans of each page, by the id of its task.
     _bans: OrderedDict[bytes, int] = field(init=False, default_factory=OrderedDict)
     _check_wanted: anyio.Event = field(init=False, default_factory=anyio.Event)
-    _checked: anyio.Event = field(init=False, default_factory=anyio.Event)
-    _check: anyio.CancelScope | None = None  #: cancelled by a response
+    _check_done: anyio.Event = field(init=False, default_factory=anyio.Event)
+    _check_scope: anyio.CancelScope | None = None  #: cancelled by a response
 
     def __post_init__(self) -> None:
         self._policy = self.frontier.policy
@@ -99,9 +99,9 @@ class Causes:
 
     def answered(self) -> None:
         """Note that any host has sent a response with any status."""
-        if self._uplink.answered(now=self.frontier.clock()) and self._check is not None:
+        if self._uplink.answered(now=self.frontier.clock()) and self._check_scope is not None:
             # End the check of the uplink, because a probe of a silent host would prolong it.
-            self._check.cancel()
+            self._check_scope.cancel()
 
     def answered_well(self, host_name: str, url: str, *, latency: float, sent: datetime) -> None:
         """Note a good response after *latency* seconds, which ends the failures of its host."""
@@ -292,7 +292,7 @@ class Causes:
             if cause is not None:
                 break
             self._check_wanted.set()
-            await self._checked.wait()
+            await self._check_done.wait()
         if cause is not Cause.UPLINK:
             return False
         if reason in PAST_THE_NAME:
@@ -440,20 +440,20 @@ class Causes:
                         "to be down; no failure counts until a host answers",
                         extra={"event": "network_down"},
                     )
-                    self._notify()
+                    self._notify_check_done()
                 # A response to a page in progress ends the pause between two probes.
-                with anyio.CancelScope() as self._check:
+                with anyio.CancelScope() as self._check_scope:
                     await anyio.sleep(pause)
             else:
                 if self.rests.network_down_since is not None:
                     logger.warning("the network is up again", extra={"event": "network_back"})
             self.rests.network_down_since = None
-            self._notify()
+            self._notify_check_done()
 
     async def uplink_known(self) -> None:
         """Wait until the uplink works, or until a long outage of the uplink is given up."""
         while self._uplink.is_blocked:
-            await self._checked.wait()
+            await self._check_done.wait()
 
     async def request_probe(self, url: str) -> Response:
         """Return the response of *url* without following redirects.
@@ -469,8 +469,8 @@ class Causes:
 
     async def _probe_uplink(self) -> bool:
         """Request the newest probe page, then all probe pages; return whether any host answers."""
-        async with anyio.create_task_group() as asking:
-            self._check = asking.cancel_scope
+        async with anyio.create_task_group() as probe_requests:
+            self._check_scope = probe_requests.cancel_scope
 
             async def ask(host_name: str, url: str) -> None:
                 # Note the probe, so that the host's next request keeps the delay after the probe.
@@ -486,15 +486,15 @@ class Causes:
                 self.answered()
 
             for number, (host_name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
-                asking.start_soon(ask, host_name, url)
+                probe_requests.start_soon(ask, host_name, url)
                 if number == 0:
                     # Wait for the newest probe page, which is enough if only some hosts are down.
                     await anyio.sleep(_FIRST_PROBE_S)
         return not self._uplink.is_blocked
 
-    def _notify(self) -> None:
-        self._checked.set()
-        self._checked = anyio.Event()
+    def _notify_check_done(self) -> None:
+        self._check_done.set()
+        self._check_done = anyio.Event()
         self.frontier.poll_wanted.set()
 
 

@@ -37,7 +37,7 @@ from crawlcw.model.transitions import Settlement
 logger = logging.getLogger(__name__)
 
 #: A `SeenFilter` holds at most twice this number of task ids, in about 20 MB of memory.
-_GENERATION = 100_000
+_MAX_KNOWN_IDS = 100_000
 
 
 class SeenFilter(dict[bytes, None]):
@@ -47,7 +47,7 @@ class SeenFilter(dict[bytes, None]):
     dictionary, so a lookup calls no Python method.
     """
 
-    def __init__(self, *, generation: int = _GENERATION) -> None:
+    def __init__(self, *, generation: int = _MAX_KNOWN_IDS) -> None:
         self._generation = generation
 
     def add(self, task_ids: Iterable[bytes]) -> None:
@@ -85,14 +85,14 @@ class TaskAdder:
         """
         for write in self.writes_before:
             await write()
-        deep = {
+        deep_task_by_id = {
             task.id: task
             for task in too_deep
             if task.id not in self.known_ids and task.id not in self.too_deep_ids
         }
-        if deep:
-            await self.put(deep)
-            self.too_deep_ids.add(deep)
+        if deep_task_by_id:
+            await self.put(deep_task_by_id)
+            self.too_deep_ids.add(deep_task_by_id)
         # A dictionary drops duplicates, because pages of a group often have the same new links.
         fresh = {
             task.id: task

@@ -53,8 +53,8 @@ class Control:
         settings = {name: str(written[name]) for name in ADJUSTABLE if name in written}
         check(settings)
         return cls(
-            paused=_moment(written, "paused"),
-            stopped=_moment(written, "stopped"),
+            paused=_time_of_order(written, "paused"),
+            stopped=_time_of_order(written, "stopped"),
             fed=written.get("fed"),
             settings=settings,
         )
@@ -97,7 +97,7 @@ def check_changes(changes: Mapping[str, str | None]) -> None:
         secure_descriptors(int(concurrency))
 
 
-def _moment(orders: Mapping[str, Any], name: str) -> datetime | None:
+def _time_of_order(orders: Mapping[str, Any], name: str) -> datetime | None:
     text = orders.get(name)
     try:
         moment = None if text is None else datetime.fromisoformat(text)

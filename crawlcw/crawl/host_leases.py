@@ -78,8 +78,8 @@ class HostLeaser:
         )
 
     def _next_lease_poll(self, *, often: bool) -> float:
-        soonest = self.next_lease_at if often else self.next_lease_at + _SHARE_INTERVAL_S
-        return max(soonest, self._no_lease_until)
+        next_poll_at = self.next_lease_at if often else self.next_lease_at + _SHARE_INTERVAL_S
+        return max(next_poll_at, self._no_lease_until)
 
     async def poll(self, background: anyio.abc.TaskGroup, *, idle: bool) -> bool:
         """Save, release and lease hosts if it is time; return whether any host was leased."""
@@ -158,13 +158,13 @@ class HostLeaser:
             if host is not None and host.name not in lost_names:
                 host.extend_lease(sent_at=sent_at)
             elif host is not None and _is_same(host.lease, lease):
-                self._lose(host.name)
+                self._lose_host(host.name)
         # Have new due tasks of busy hosts read; an idle coordinator reads due tasks more often.
         self._frontier.poll(*self._session.leases.count_by_host)
         # Wake the coordinator, because hosts whose lease was almost over may get requests again.
         self._frontier.poll_wanted.set()
 
-    def _lose(self, name: str) -> None:
+    def _lose_host(self, name: str) -> None:
         logger.warning(
             "the lease of host %s expired",
             printable(name),
@@ -184,7 +184,7 @@ class HostLeaser:
             if leased_host is None or not _is_same(leased_host.lease, lease):
                 continue
             if name in lost_names:
-                self._lose(name)
+                self._lose_host(name)
             else:
                 leased_host.lease = replace(lease, host=state)
 

@@ -65,7 +65,7 @@ class HostQueues:
         self.unowned: dict[str, HostQueue] = {}
         self._scheduled: list[tuple[float, int, HostQueue]] = []
         #: Heap of the queues with a task that may start now; the most urgent queue comes first.
-        self._urgent: list[tuple[float, int, HostQueue]] = []
+        self._startable: list[tuple[float, int, HostQueue]] = []
         self._order = count()
         #: Leases of tasks that need no request, because only their errback runs.
         self._without_request: deque[Lease] = deque()
@@ -247,9 +247,9 @@ class HostQueues:
             start_at, order, queue = heapq.heappop(self._scheduled)
             if self._may_start(queue, now):
                 bonus_s = bonus(-queue.waiting[0][0]) + min(queue.delay, CLAIM_AHEAD_S)
-                heapq.heappush(self._urgent, (start_at - bonus_s, order, queue))
-        while self._urgent:
-            queue = heapq.heappop(self._urgent)[2]
+                heapq.heappush(self._startable, (start_at - bonus_s, order, queue))
+        while self._startable:
+            queue = heapq.heappop(self._startable)[2]
             if not self._may_start(queue, now):
                 continue
             queue.is_scheduled = False
@@ -287,7 +287,7 @@ class HostQueues:
 
     def next_start(self) -> float | None:
         """Return the earliest time at which a waiting task may start; None if no task waits."""
-        if self._urgent or self._without_request:
+        if self._startable or self._without_request:
             return float("-inf")
         return self._scheduled[0][0] if self._scheduled else None
 

@@ -89,7 +89,7 @@ class Lending:
     async def poll(self) -> float:
         """Use, offer and renew loans; return the seconds until the next poll."""
         frontier, is_idle = self._frontier, self._session.is_idle
-        self._sample()
+        self._measure_overload()
         if frontier.borrowed_host is not None or is_idle:
             await self._borrow()
         lent_hosts = [host for host in frontier.leased.values() if host.loans]
@@ -104,7 +104,7 @@ class Lending:
             return _POLL
         return _IDLE_POLL if is_idle else _PAUSE
 
-    def _sample(self) -> None:
+    def _measure_overload(self) -> None:
         """Measure whether the event loop is overloaded."""
         stats = self._session.stats
         now = (self._clock(), stats.loop_lag.seconds, time.thread_time(), stats.pages)

@@ -53,7 +53,7 @@ class Login:
     settings: Settings
     admission: Admission
     end: Callable[[FinishReason, str], None]  #: ends the crawl
-    _jar: SiteCookies = field(init=False, default_factory=SiteCookies)
+    _login_cookies: SiteCookies = field(init=False, default_factory=SiteCookies)
     _origins: dict[str, None] = field(init=False, default_factory=dict)
     _is_innocent: bool = False  #: whether our network or a proxy may have failed the login
 
@@ -81,7 +81,7 @@ class Login:
             logger.info("session %s is logged in", name, extra={"event": "logged_in"})
             return identities.logged_in(
                 self.identity,
-                cookies=self._jar.all(),
+                cookies=self._login_cookies.all(),
                 headers=tuple(session.headers.items()),
                 origins=tuple(dict.fromkeys([*self._origins, *session.origins])),
                 data=frozen(values.clean(session.data)),
@@ -120,7 +120,9 @@ class Login:
         location, _ = request.identity()
         url, admission = location.url, self.admission
         self._origins[urls.origin_of(url)] = None
-        login_session = Session(identity=Identity(name=""), jar=self._jar, proxy=self.proxy)
+        login_session = Session(
+            identity=Identity(name=""), jar=self._login_cookies, proxy=self.proxy
+        )
         async with Attempt(
             request=request, purpose=Purpose.LOGIN, session=login_session, may_wait=False
         ) as attempt:
@@ -141,7 +143,7 @@ class Login:
 
     def _add_cookie(self, url: str, name: str, value: str) -> None:
         """Add a cookie that the spider sets; raises `ValueError`."""
-        self._jar.add(name, value, url=urls.parse(url))
+        self._login_cookies.add(name, value, url=urls.parse(url))
 
     async def _write(self, final_identity: Identity) -> bool:
         """Write how the login ended; return False if another process took the login over."""

@@ -70,7 +70,7 @@ class MovedPages:
         except FetchError as error:
             error.response = response
             return await self.outcomes.failed(attempt, error)
-        return self._moved(lease, response, target)
+        return self._moved_outcome(lease, response, target)
 
     async def refreshed(
         self, attempt: PageAttempt, response: Response, refresh: Refresh
@@ -93,7 +93,7 @@ class MovedPages:
         if record is not None and record.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)
-        return self._moved(lease, response, target)
+        return self._moved_outcome(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a page behind redirects that the attempt has followed, under the page's own URL.
@@ -109,7 +109,7 @@ class MovedPages:
             target_request.headers = tuple(
                 pair for pair in target_request.headers if pair in kept_headers
             )
-        target = self._at(lease.task, target_request, hops=0)
+        target = self._task_at(lease.task, target_request, hops=0)
         if target.id == lease.task.id or not _is_plain(attempt):
             # The target is another spelling of the same resource, or the request has `dont_filter`.
             return await self.outcomes.parsed(attempt, response)
@@ -118,7 +118,7 @@ class MovedPages:
             if attempt.exchanges:
                 del attempt.exchanges[-1]  # another task stores the page
             await self.outcomes.keep(attempt)
-            return self._moved(lease, response)
+            return self._moved_outcome(lease, response)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Count the response for the target's origin, because a redirect may lead to another origin.
         self.outcomes.answered(at_home, response)
@@ -130,7 +130,7 @@ class MovedPages:
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
-        alias_result = self._moved(lease, response)
+        alias_result = self._moved_outcome(lease, response)
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
@@ -163,7 +163,7 @@ class MovedPages:
         """
         settings = self.outcomes.settings
         self.scope.admit_url(home.url, redirected=lease.task)
-        target = self._at(lease.task, home, hops=lease.task.hops + 1)
+        target = self._task_at(lease.task, home, hops=lease.task.hops + 1)
         if target.host == lease.task.host:
             # Only a host's owner checks the robots.txt of the host, because the outcome of a page
             # must not depend on which process has requested the page.
@@ -186,7 +186,7 @@ class MovedPages:
         if rules is not None:
             rules.check(url)
 
-    def _at(self, task: Task, home: Request, *, hops: int) -> Task:
+    def _task_at(self, task: Task, home: Request, *, hops: int) -> Task:
         """Return the task for the target of a redirect of *task*, with the due time of *task*.
 
         A target on the same host is as deep as *task*, and a target on another host is one link
@@ -216,7 +216,7 @@ class MovedPages:
             record = await self.session.ledger.tasks.get(next_id)
         return False
 
-    def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
+    def _moved_outcome(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
         """Return the outcome of a task that redirects to *target*, or to the response's URL."""
         visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
         final_url = response.url if target is None else target.url

@@ -107,7 +107,7 @@ class Robots:
             # cancel the request for other callers.
             rules_future = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, rules_future, VALID.total_seconds())
-            rules_future.add_done_callback(partial(self._answered, origin))
+            rules_future.add_done_callback(partial(self._note_answer, origin))
         return await asyncio.shield(rules_future)
 
     def known_rules(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
@@ -159,7 +159,7 @@ class Robots:
         ):
             self._rules_by_origin.popitem(last=False)
 
-    def _answered(self, origin: str, rules_future: asyncio.Future[Rules]) -> None:
+    def _note_answer(self, origin: str, rules_future: asyncio.Future[Rules]) -> None:
         error = None if rules_future.cancelled() else rules_future.exception()
         is_unavailable = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
         if is_unavailable or isinstance(error, ProxiesAwayError | SpiderFaultError):
@@ -244,8 +244,8 @@ def _without_others(text: str, *, agent: str) -> str:
             agents = [name.strip() for name in match[1].partition("#")[0].split(",")]
             # Compare the whole product token, whatever its version (RFC 9309, section 2.2.1).
             # protego would also match `crawl` with `crawler`, and `goo*gle` with `google`.
-            tokens = {product_token(name).rstrip("*").lower() for name in agents if name}
-            group = agent if agent.lower() in tokens else "*" if "*" in agents else _NO_GROUP
+            group_tokens = {product_token(name).rstrip("*").lower() for name in agents if name}
+            group = agent if agent.lower() in group_tokens else "*" if "*" in agents else _NO_GROUP
             if not is_named:
                 agent_lines, delay, is_named = [], "", True
             agent_lines.append(f"User-agent: {group}")

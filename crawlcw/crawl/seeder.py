@@ -81,9 +81,9 @@ class RunStart:
         """Note that the ledger is drained, so that the next crawl begins another run."""
         await self._note(self._started_at, over=self._ledger.now())
 
-    async def _note(self, started_at: datetime, **more: datetime) -> None:
-        moments = {"began": started_at, **more}
-        run = {name: round(moment.timestamp() * 1000) for name, moment in moments.items()}
+    async def _note(self, started_at: datetime, **other_times: datetime) -> None:
+        time_by_name = {"began": started_at, **other_times}
+        run = {name: round(moment.timestamp() * 1000) for name, moment in time_by_name.items()}
         await self._ledger.notes.set_state({"run": {**run, "number": self.number}})
 
     async def _first_started(self) -> datetime:
@@ -264,12 +264,12 @@ class Seeder:
         """Record hosts for the address guards of all processes, up to a maximum number of hosts."""
         addresses = {host for host in hosts if is_address(host)}
         new_hosts = set[str]()
-        for of_kind, noted, limit in (
+        for of_kind, noted_hosts, limit in (
             (addresses, self._noted_addresses, MOST_START_ADDRESSES),
             (hosts - addresses, self._noted_names, MOST_START_NAMES),
         ):
-            batch = [*(of_kind - noted)][: limit - len(noted)]
-            noted.update(batch)
+            batch = [*(of_kind - noted_hosts)][: limit - len(noted_hosts)]
+            noted_hosts.update(batch)
             new_hosts.update(batch)
         if new_hosts:
             # Write the hosts before their tasks, because any process may request the tasks next.
@@ -284,49 +284,51 @@ def fingerprint(spider: Spider) -> str | None:
     """
     kinds = type(spider).__mro__
     try:
-        fingerprint_parts = [_plain(arguments_of(spider))]
+        fingerprint_parts = [_plain_form(arguments_of(spider))]
         for kind in kinds[: kinds.index(Spider)]:
             module = sys.modules[kind.__module__]
             fingerprint_parts += [
                 kind.__qualname__,
-                _plain(Path(str(module.__file__)).read_bytes()),
+                _plain_form(Path(str(module.__file__)).read_bytes()),
             ]
-            fingerprint_parts += [_named(vars(module)), _named(vars(kind))]
+            fingerprint_parts += [_named_values(vars(module)), _named_values(vars(kind))]
     except (TypeError, AttributeError, KeyError, OSError):
         return None
-    fingerprint_parts.append(_named(vars(spider)))
+    fingerprint_parts.append(_named_values(vars(spider)))
     # `start_urls` may be an iterable of another kind, such as the lines of a file.
-    fingerprint_parts.append(_named({"start_urls": list(spider.start_urls)}))
+    fingerprint_parts.append(_named_values({"start_urls": list(spider.start_urls)}))
     return blake2b(repr(fingerprint_parts).encode(), digest_size=16).hexdigest()
 
 
-def _plain(value: object) -> object:
+def _plain_form(value: object) -> object:
     """Return a plain value in a form whose `repr` is equal in every process.
 
     Raises `TypeError` for a value that is not plain, because its `repr` may hide a change.
     """
     match value:
         case Mapping():
-            return "mapping", [(_plain(key), _plain(element)) for key, element in value.items()]
+            return "mapping", [
+                (_plain_form(key), _plain_form(element)) for key, element in value.items()
+            ]
         case list() | tuple():
-            return [_plain(element) for element in value]
+            return [_plain_form(element) for element in value]
         case bytes():
             return "bytes", blake2b(value).digest()  # there may be megabytes
         case set() | frozenset():
             # Sort the elements, because the order of a set differs between processes.
-            return "set", sorted(repr(_plain(element)) for element in value)
+            return "set", sorted(repr(_plain_form(element)) for element in value)
         case _ if isinstance(value, _PLAIN):
             return value
     raise TypeError(type(value))
 
 
-def _named(values_by_name: Mapping[str, object]) -> list[object]:
+def _named_values(values_by_name: Mapping[str, object]) -> list[object]:
     """Return the names and plain values in *values_by_name*; other values give their type."""
     parts: list[object] = []
     for name, value in sorted(values_by_name.items()):
         if not name.startswith("__"):
             try:
-                parts += [name, _plain(value)]
+                parts += [name, _plain_form(value)]
             except TypeError:
                 parts += [name, type(value).__name__]
     return parts

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _POLL_EVERY = 0.2
 #: Seconds that a page waits in its fetcher for a login, and then again as a deferred task.
 _MAX_WAIT_S = 5.0
-_LATER = timedelta(seconds=1)
+_POLL_DELAY = timedelta(seconds=1)
 #: Seconds between two writes of changed cookies, and between two reads of other processes' changes.
 _KEEP_EVERY = 0.5
 _READ_EVERY = 2.0
@@ -110,10 +110,11 @@ class Sessions:
         self._logs_in = logs_in(self.spider)
         names_one = self._logs_in or self.settings.cookies
         #: Name of the session for requests without `session`; None if such requests use no session.
-        self._default = self.spider.default_session if names_one else None
-        self._pool = self.settings.sessions
-        self.by_default = bool(self._pool or self._default)  #: whether each page has a session
-        self._last_index = random.randrange(self._pool) if self._pool else 0
+        self._default_name = self.spider.default_session if names_one else None
+        self._pool_size = self.settings.sessions
+        #: Whether each page has a session.
+        self.by_default = bool(self._pool_size or self._default_name)
+        self._last_index = random.randrange(self._pool_size) if self._pool_size else 0
         self._process_start = self._ledger.now()
 
     async def admit(self, task: Task, *, free: Callable[[], None] = lambda: None) -> Session | None:
@@ -121,7 +122,7 @@ class Sessions:
 
         Calls *free* before it waits for a login, because the login needs a slot of the host.
         """
-        name = task.options.session or self._pool_session_name(task) or self._default
+        name = task.options.session or self._pool_session_name(task) or self._default_name
         if name is None:
             return None
         entry = self._entry(name)
@@ -140,8 +141,8 @@ class Sessions:
         A session whose proxy has failed for the page is used only if there is no other session.
         """
         now, tried_proxies, fallback_name = self._ledger.now(), self.proxies.tried(task.url), None
-        for _ in range(self._pool):
-            self._last_index = self._last_index % self._pool + 1
+        for _ in range(self._pool_size):
+            self._last_index = self._last_index % self._pool_size + 1
             name = f"{POOLED}{self._last_index}"
             entry = self._entries.get(name)
             must_wait = (
@@ -151,7 +152,7 @@ class Sessions:
                 if entry is None or entry.proxy not in tried_proxies:
                     return name
                 fallback_name = name
-        return fallback_name or (f"{POOLED}{self._last_index}" if self._pool else None)
+        return fallback_name or (f"{POOLED}{self._last_index}" if self._pool_size else None)
 
     async def banned(self, used: Session, why: str) -> None:
         """Replace a banned session by a new session with another proxy."""
@@ -310,7 +311,7 @@ class Sessions:
         try:
             while not entry.ready:
                 if time.monotonic() - started_at > _MAX_WAIT_S:
-                    entry.not_before = self._ledger.now() + _LATER
+                    entry.not_before = self._ledger.now() + _POLL_DELAY
                 self._check_wait(entry)
                 await self._poll(entry, free_slot)
         finally:
@@ -332,13 +333,13 @@ class Sessions:
         if identity.is_ready:
             moved = identity if key == identity.proxy else identities.moved(identity, proxy=key)
             if moved is identity or await self._ledger.sessions.change(stored_identity, moved):
-                self._adopt(entry, moved, proxy)
+                self._adopt_identity(entry, moved, proxy)
             return
         now = self._ledger.now()
         login_at = identities.earliest_login(identity, now=now, process_start=self._process_start)
         if login_at is None:
             self._check_given_up(identity)
-            entry.not_before = now + _LATER
+            entry.not_before = now + _POLL_DELAY
         elif login_at > now and identity.owner is None:
             entry.not_before = login_at
         elif login_at > now:
@@ -370,11 +371,13 @@ class Sessions:
                 return
             entry.identity = final_identity
             if final_identity.is_ready:
-                self._adopt(entry, final_identity, proxy)
+                self._adopt_identity(entry, final_identity, proxy)
             else:
                 self._check_given_up(final_identity)
 
-    def _adopt(self, entry: _SessionEntry, identity: Identity, proxy: Proxy | None) -> None:
+    def _adopt_identity(
+        self, entry: _SessionEntry, identity: Identity, proxy: Proxy | None
+    ) -> None:
         """Use a session with the cookies and the login that the ledger has."""
         if identity.fence != entry.identity.fence or not entry.ready:
             # Use a new jar, because late responses to requests of an earlier login may set cookies.
@@ -391,7 +394,7 @@ class Sessions:
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for entry in list(self._entries.values()):
-                await self._keep(entry)
+                await self._keep_cookies(entry)
                 now = time.monotonic()
                 if entry.ready and entry.used_at > entry.read_at < now - _READ_EVERY:
                     await self._read(entry)
@@ -408,13 +411,13 @@ class Sessions:
             entry for entry in self._entries.values() if entry.has_news or entry.keeping.locked()
         ]
         if len(changed_sessions) == 1:
-            await self._keep(changed_sessions[0])
+            await self._keep_cookies(changed_sessions[0])
         elif changed_sessions:
             async with anyio.create_task_group() as writers:
                 for entry in changed_sessions:
-                    writers.start_soon(self._keep, entry)
+                    writers.start_soon(self._keep_cookies, entry)
 
-    async def _keep(self, entry: _SessionEntry) -> None:
+    async def _keep_cookies(self, entry: _SessionEntry) -> None:
         async with entry.keeping:
             if not entry.has_news:
                 return

@@ -154,7 +154,7 @@ class AddressGuard:
         allow_private: Iterable[str] = (),
         public_names: PublicNames | None = None,
     ) -> None:
-        self._trusted: dict[str, frozenset[int]] = {}
+        self._trusted_ports: dict[str, frozenset[int]] = {}
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _ALLOWED_PORTS
         self._public_names = public_names
@@ -167,16 +167,16 @@ class AddressGuard:
         for name in allow_private:
             host, ports = _host_and_ports(name, usual=_ALLOWED_PORTS)
             self._ports |= ports
-            self._trusted[host] = self._trusted.get(host, frozenset()) | ports
+            self._trusted_ports[host] = self._trusted_ports.get(host, frozenset()) | ports
 
     def _trust(self, start_origins: Iterable[str]) -> None:
         for name in start_origins:
             host, ports = _host_and_ports(name, usual=_WEB_PORTS)
             self._ports |= ports
-            ports_by_host = self._start_names if _parsed(host) is None else self._trusted
+            ports_by_host = self._start_names if _parsed(host) is None else self._trusted_ports
             ports_by_host[host] = ports_by_host.get(host, frozenset()) | ports
 
-    async def _ask(self, public_names: PublicNames) -> None:
+    async def _trust_start_hosts(self, public_names: PublicNames) -> None:
         """Trust the hosts of URLs that `start` has yielded, and record which hosts are public."""
         old_names = set(self._start_names)
         self._trust(await public_names.start_hosts())
@@ -185,7 +185,9 @@ class AddressGuard:
                 await public_names.note_public(name)
 
     def _is_named(self, host: str, port: int | None) -> bool:
-        return any(port in names.get(host, ()) for names in (self._trusted, self._start_names))
+        return any(
+            port in names.get(host, ()) for names in (self._trusted_ports, self._start_names)
+        )
 
     async def admit(self, url: yarl.URL, proxy: Proxy | None = None) -> None:
         """Check that a request, sent through *proxy*, may go to the host and port of *url*.
@@ -198,7 +200,7 @@ class AddressGuard:
         host, port = url.raw_host or "", url.port
         is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
         if is_odd and self._public_names is not None:
-            await self._ask(self._public_names)
+            await self._trust_start_hosts(self._public_names)
         if port not in self._ports:
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is not a port that web servers use")
         if proxy is None:
@@ -237,7 +239,7 @@ class AddressGuard:
             return True
         host, port = url.raw_host or "", url.port
         is_private_start = host in self._private and port in self._start_names.get(host, ())
-        if not is_private_start and port not in self._trusted.get(host, ()):
+        if not is_private_start and port not in self._trusted_ports.get(host, ()):
             return False
         return host == address or not _is_kept(address)
 
@@ -250,7 +252,7 @@ class AddressGuard:
         public_names, has_public = self._public_names, any(map(is_public, addresses))
         must_reload = name not in self._start_names and not (has_public and name in self._public)
         if public_names is not None and must_reload:
-            await self._ask(public_names)
+            await self._trust_start_hosts(public_names)
         is_start = name in self._start_names
         if has_public:
             self._public[name] = None
@@ -314,11 +316,11 @@ def _parsed(address: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     if isinstance(ip, IPv6Address):
-        return _embedded(ip) or ip
+        return _embedded_ipv4(ip) or ip
     return ip
 
 
-def _embedded(ip: IPv6Address) -> IPv4Address | None:
+def _embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
     """Return the IPv4 address that a gateway would send packets for *ip* to."""
     packed = ip.packed
     if ip.ipv4_mapped is not None:

@@ -85,7 +85,7 @@ class BodyDecoder:
         """Decode the next bytes from the wire, and yield the decoded bytes."""
         self._wire_size += len(data)
         try:
-            for piece in _through(self._stages, data):
+            for piece in _decoded_through(self._stages, data):
                 self.size += len(piece)
                 if self._limit is None:
                     if self.size > _SWELLING_FROM + _MOST_SWELLING * self._wire_size:
@@ -199,7 +199,7 @@ class _Stage:
         self._max_bytes = room
         self._engine: _Engine | None = None
         self._head = b""  #: first bytes, too few to choose a decompressor
-        self._streams = 0
+        self._stream_count = 0
         self._has_ended = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -211,7 +211,7 @@ class _Stage:
             engine = self._engine
             if engine is None:
                 data = self._head + data
-                if self._streams and data[:1] != self._magic:
+                if self._stream_count and data[:1] != self._magic:
                     # As in browsers, bytes after a stream that start no new stream are ignored.
                     self._has_ended = True
                     return
@@ -234,8 +234,8 @@ class _Stage:
             if engine.eof:
                 data = engine.unused_data
                 self._engine = None
-                self._streams += 1
-                if self._streams > _MAX_STREAMS:
+                self._stream_count += 1
+                if self._stream_count > _MAX_STREAMS:
                     raise _OverfedError
 
     @property
@@ -270,12 +270,12 @@ _CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
 }
 
 
-def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
+def _decoded_through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
     if not stages:
         yield data
         return
     for piece in stages[0].pieces(data):
-        yield from _through(stages[1:], piece)
+        yield from _decoded_through(stages[1:], piece)
 
 
 #: Number of first bytes of a body that are enough to see its type.

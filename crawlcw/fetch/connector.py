@@ -118,7 +118,7 @@ class Listener(ResponseHandler):
     __slots__ = (
         *("site", "idle_since", "sent_at", "is_answered"),
         *("message", "content", "_socket", "_received_bytes", "_incomplete_head"),
-        *("_framing", "_open_connections"),
+        *("_framing_bytes", "_open_connections"),
     )
 
     message: RawResponseMessage  #: head of the response
@@ -138,7 +138,7 @@ class Listener(ResponseHandler):
         #: Received bytes of an incomplete head; None if no head is expected.
         self._incomplete_head: bytes | None = None
         #: Maximum of bytes outside the content that a complete response may have.
-        self._framing = 0
+        self._framing_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to use a new connection, or a connection on which TLS has started."""
@@ -224,13 +224,13 @@ class Listener(ResponseHandler):
                 self._parser.feed_data(data)
             is_over = self.is_answered and self.content.is_eof()
             framing = self._received_bytes - self.content.total_bytes
-            if framing > (self._framing if is_over else _MAX_FRAMING):
+            if framing > (self._framing_bytes if is_over else _MAX_FRAMING):
                 raise HttpProcessingError(message="the chunks have more framing than content")
         except HttpProcessingError as error:
             self._refuse(error, data)
             return
         if is_over:
-            self._framing = framing
+            self._framing_bytes = framing
             self._drop_timeout()
             return
         if begins and self.is_answered and self.idle_since:
@@ -281,7 +281,7 @@ class Listener(ResponseHandler):
                 raise HttpProcessingError(message="too many interim responses")
             return b""
         head, body = data[: head_end.end()], data[head_end.end() :]
-        self._incomplete_head, self._framing = None, self._received_bytes - len(body)
+        self._incomplete_head, self._framing_bytes = None, self._received_bytes - len(body)
         try:
             # The parser hides a header with a blank before its colon, even a Content-Length.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
@@ -305,7 +305,7 @@ class Listener(ResponseHandler):
             and _CHUNKED.search(",".join(message.headers.getall("Transfer-Encoding")))
         )
         if is_chunked and not payload.is_eof():
-            self._parser, self._framing = cast("Any", Chunks(payload)), sys.maxsize
+            self._parser, self._framing_bytes = cast("Any", Chunks(payload)), sys.maxsize
         self.feed_data((message, payload))
         return body
 
@@ -338,7 +338,7 @@ class Connector(TCPConnector):
         self._sites: OrderedDict[tuple[str, Proxy | None], Site] = OrderedDict()
         #: All idle connections, the longest idle first; the server may have closed some of them.
         self._idle: OrderedDict[Listener, None] = OrderedDict()
-        self._cleaning: asyncio.TimerHandle | None = None
+        self._clean_timer: asyncio.TimerHandle | None = None
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         """Close all connections."""
@@ -391,8 +391,8 @@ class Connector(TCPConnector):
         self._idle[connection] = None
         if len(self._idle) > _IDLE_IN_TOTAL:
             self.close_idle(max_kept=_IDLE_IN_TOTAL)
-        if self._cleaning is None:
-            self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean)
+        if self._clean_timer is None:
+            self._clean_timer = self._loop.call_later(_KEEPALIVE, self._close_old_idle)
 
     def close_idle(self, *, max_kept: int = 0, released_before: float = math.inf) -> None:
         """Close idle connections used before *released_before*, but keep *max_kept* open."""
@@ -405,9 +405,11 @@ class Connector(TCPConnector):
             oldest.site.idle.remove(oldest)
             oldest.close()
 
-    def _clean(self) -> None:
+    def _close_old_idle(self) -> None:
         self.close_idle(released_before=monotonic() - _KEEPALIVE)
-        self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean) if self._idle else None
+        self._clean_timer = (
+            self._loop.call_later(_KEEPALIVE, self._close_old_idle) if self._idle else None
+        )
 
     async def _open(self, site: Site, hop: Hop) -> Listener:
         proxy = None if hop.proxy is not None and hop.proxy.is_socks else hop.proxy

@@ -70,7 +70,7 @@ class SiteCookies:
         #: The rank of each cookie, by port and domain, and then by the cookie's digest. Older
         #: cookies have lower ranks; a cookie that is set again keeps its rank.
         self._ranks: dict[tuple[int, str], dict[str, int]] = {}
-        self._next = count()
+        self._rank_counter = count()
         self._size = 0  #: characters of all cookies
         #: Digests of the cookies that responses have changed since the last `take_changes`.
         self.changed: set[str] = set()
@@ -168,7 +168,7 @@ class SiteCookies:
         rank = self._drop(cookie_key)
         self._cookies[cookie_key] = cookie
         ranks_by_key = self._ranks.setdefault((cookie.port, cookie.domain), {})
-        ranks_by_key[cookie_key] = next(self._next) if rank is None else rank
+        ranks_by_key[cookie_key] = next(self._rank_counter) if rank is None else rank
         self._size += _size(cookie)
 
     def _forget(self, cookie_key: str) -> None:

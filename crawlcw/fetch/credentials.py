@@ -41,14 +41,14 @@ class Credentials:
         all *headers*; other origins get only the harmless headers.
         """
         self._passwords: dict[str, str] = {}
-        self._everywhere = {
+        self._harmless_headers = {
             name.lower(): (name, value) for name, value in headers if name.lower() in HARMLESS
         }
-        self._secret = {
+        self._secret_headers = {
             name.lower(): (name, value) for name, value in headers if name.lower() not in HARMLESS
         }
         if auth is not None:
-            self._secret["authorization"] = ("Authorization", _basic(*auth))
+            self._secret_headers["authorization"] = ("Authorization", _basic(*auth))
         self._origins: set[str] = set()
         for url in start_urls:
             self.learn(url)
@@ -60,7 +60,7 @@ class Credentials:
 
     def trust(self, origins: Iterable[str]) -> None:
         """Send the secrets of the settings to *origins* as well, as to start URLs."""
-        if self._secret:
+        if self._secret_headers:
             self._origins.update(origins)
 
     def learn(self, url: str) -> bool:
@@ -68,7 +68,7 @@ class Credentials:
 
         Only the first login for an origin counts. Raises `FetchError` if *url* is not a URL.
         """
-        if self._secret:
+        if self._secret_headers:
             self._origins.add(urls.origin_of(url))
         return self.learn_password(url)
 
@@ -83,15 +83,17 @@ class Credentials:
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
         """Send a request with the secrets of its URL's origin."""
         has_session_headers = bool(attempt.session and attempt.session.identity.headers)
-        if not (self._passwords or self._secret or self._everywhere or has_session_headers):
+        if not (
+            self._passwords or self._secret_headers or self._harmless_headers or has_session_headers
+        ):
             return call_next(attempt, request)
         return self._authorized(attempt, request, call_next)
 
     async def _authorized(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         origin = urls.origin_of(request.url)
-        added = dict(self._everywhere)
+        added = dict(self._harmless_headers)
         if origin in self._origins:
-            added |= self._secret
+            added |= self._secret_headers
         if (password := self._passwords.get(origin)) is not None:
             added["authorization"] = ("Authorization", password)
         if attempt.session is not None and origin in attempt.session.identity.origins:

@@ -64,7 +64,14 @@ class Chunks:
     Blanks and extensions after a chunk's size are ignored, and lines may end with a bare line feed.
     """
 
-    __slots__ = ("_has_bare_lf", "_is_last", "_missing", "_payload", "_trailers", "_unparsed_bytes")
+    __slots__ = (
+        "_has_bare_lf",
+        "_is_last",
+        "_missing_bytes",
+        "_payload",
+        "_trailer_bytes",
+        "_unparsed_bytes",
+    )
 
     def __init__(self, payload: StreamReader) -> None:
         """Feed the content of all chunks to *payload*."""
@@ -72,17 +79,17 @@ class Chunks:
         #: The bytes that are not parsed yet, such as half a size line. The first size line follows
         #: the end of the head, which looks like the end of a chunk.
         self._unparsed_bytes = b"\r\n"
-        self._missing = 0  #: number of missing bytes of the current chunk
+        self._missing_bytes = 0  #: number of missing bytes of the current chunk
         self._has_bare_lf = False
         self._is_last = False  #: whether the last chunk has been parsed
-        self._trailers = 0  #: bytes of the trailers
+        self._trailer_bytes = 0  #: bytes of the trailers
 
     def feed_data(self, data: bytes) -> tuple[tuple[()], bool, bytes]:
         """Decode *data*; raises `HttpProcessingError` for bad chunks or bytes after the body."""
         if self._unparsed_bytes:
             data = self._unparsed_bytes + data
         pieces: list[bytes] = []
-        start, missing = 0, self._missing
+        start, missing = 0, self._missing_bytes
         while not self._is_last:
             if missing:
                 piece = data[start : start + missing]
@@ -105,7 +112,7 @@ class Chunks:
                 # Keep the last line feed, with which `_TRAILERS_END` begins.
                 start, self._is_last = start - 1, True
         self._payload.feed_data(b"".join(pieces))
-        self._missing, self._unparsed_bytes = missing, data[start:]
+        self._missing_bytes, self._unparsed_bytes = missing, data[start:]
         if self._is_last:
             self._end()
         return (), False, b""
@@ -114,8 +121,8 @@ class Chunks:
         """Drop the trailers of the body, and end the body after the trailers."""
         trailers_end = _TRAILERS_END.search(self._unparsed_bytes)
         if trailers_end is None:
-            self._trailers += len(self._unparsed_bytes) - 2
-            if self._trailers > _MAX_TRAILERS:
+            self._trailer_bytes += len(self._unparsed_bytes) - 2
+            if self._trailer_bytes > _MAX_TRAILERS:
                 raise LineTooLong(b"trailers", _MAX_TRAILERS)
             self._unparsed_bytes = self._unparsed_bytes[-2:]
             return
@@ -133,6 +140,8 @@ class Chunks:
         if self._payload.is_eof():
             return
         # Some servers omit the line end after the last "0", or the final empty line.
-        if not self._is_last and (self._missing or not _LAST_BEGUN.fullmatch(self._unparsed_bytes)):
+        if not self._is_last and (
+            self._missing_bytes or not _LAST_BEGUN.fullmatch(self._unparsed_bytes)
+        ):
             raise HttpProcessingError(message="the last chunk is missing")
         self._payload.feed_eof()

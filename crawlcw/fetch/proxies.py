@@ -44,7 +44,7 @@ _LONGEST_BAN = 6 * 3600.0
 #: Seconds that a request waits for a usable proxy before `ProxiesAwayError` is raised.
 _PATIENCE = 5.0
 #: Number of failures in a row, for pages that other proxies could fetch, that stop a proxy's use.
-_TOLERATED = 3
+_MAX_FAILURES_IN_ROW = 3
 
 
 class ProxyPool:
@@ -71,9 +71,9 @@ class ProxyPool:
         #: The end of the last ban and the number of bans, by proxy and host.
         self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
         #: The proxies that failed for a URL, and that are the cause if another proxy gets the page.
-        self._tried: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
+        self._failed_by_url: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
         #: The proxy that last got a response from an origin, and when, by origin.
-        self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
+        self._last_answer_by_origin: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
         #: Function that is called with a reason when all proxies have failed for good.
         self.on_lost: Callable[[str], None] = lambda _: None
         self._all = self.proxies or tuple(set(self._environment.by_scheme.values()))
@@ -168,20 +168,20 @@ class ProxyPool:
             return
         origin = urls.origin_of(response.url)
         self.health(proxy).answered()
-        remember(self._answered, origin, (proxy, self._clock()))
+        remember(self._last_answer_by_origin, origin, (proxy, self._clock()))
 
     def note_fetched(self, url: str, proxy: Proxy | None) -> None:
         """Note that *proxy* (None if unknown) has fetched *url* or the target of its redirect.
 
         A failure counts against each proxy that failed for *url* before.
         """
-        for other_proxy in self._tried.pop(url, ()):
+        for other_proxy in self._failed_by_url.pop(url, ()):
             if proxy not in (None, other_proxy):
-                self._strike(other_proxy)
+                self._note_proxy_failure(other_proxy)
 
-    def _strike(self, proxy: Proxy) -> None:
+    def _note_proxy_failure(self, proxy: Proxy) -> None:
         message = f"the proxy {proxy} failed for a URL that another proxy could fetch"
-        self.failed(proxy, message, tolerated=_TOLERATED)
+        self.failed(proxy, message, tolerated=_MAX_FAILURES_IN_ROW)
 
     def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
         """Note a failure of *proxy*; *tolerated* failures in a row stop its use for a time."""
@@ -203,7 +203,7 @@ class ProxyPool:
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
         """Return the proxies that failed for *url*, as long as the cause is unknown."""
-        return self._tried.get(url, ())
+        return self._failed_by_url.get(url, ())
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
         """Return whether the proxy may have caused *error* and the page may be retried now."""
@@ -216,7 +216,7 @@ class ProxyPool:
         If the page or its origin is the cause, return None. If the proxy *is_fixed*, it belongs to
         a session, and the failure counts against it if the origin has answered another proxy.
         """
-        proxy = self._concerned(error)
+        proxy = self._failed_proxy(error)
         if proxy is None:
             return None
         if error.reason is Reason.TIMEOUT_TOTAL and not self.health(proxy).has_worked:
@@ -228,7 +228,7 @@ class ProxyPool:
             return None
         if is_fixed:
             return 0.0 if self._fails_alone(proxy, error, url) else None
-        tried_proxies = tuple(dict.fromkeys((*self._tried.pop(url, ()), proxy)))
+        tried_proxies = tuple(dict.fromkeys((*self._failed_by_url.pop(url, ()), proxy)))
         is_page_fault = len(tried_proxies) > 1 and any(
             self.health(candidate).is_proven for candidate in tried_proxies
         )
@@ -243,10 +243,10 @@ class ProxyPool:
         ]
         if not waits:
             return None
-        remember(self._tried, url, tried_proxies)
+        remember(self._failed_by_url, url, tried_proxies)
         return min(waits)
 
-    def _concerned(self, error: FetchError) -> Proxy | None:
+    def _failed_proxy(self, error: FetchError) -> Proxy | None:
         """Return the proxy of *error*, or None if the proxy cannot be the cause."""
         if isinstance(error.proxy, Proxy):
             return error.proxy
@@ -261,10 +261,12 @@ class ProxyPool:
 
     def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
         """Return whether the origin answered another proxy, so that *proxy* caused *error*."""
-        other_proxy, answered_at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
+        other_proxy, answered_at = self._last_answer_by_origin.get(
+            urls.origin_of(url), (proxy, 0.0)
+        )
         is_recent = other_proxy != proxy and self._clock() - answered_at < _RECENT
         if is_recent and (error.underlying in HOST_FAILURES or error.proxy is None):
-            self._strike(proxy)
+            self._note_proxy_failure(proxy)
             return True
         return False
 
@@ -284,14 +286,14 @@ class ProxyPool:
             return bound_proxies[0]
         start = self._next_index if pool_index is None else pool_index % len(self.proxies)
         self._next_index = (self._next_index + 1) % len(self.proxies)
-        order = self.proxies[start:] + self.proxies[:start]
+        proxies_in_order = self.proxies[start:] + self.proxies[:start]
         alive = [
             candidate
-            for candidate in order
+            for candidate in proxies_in_order
             if candidate.key != key and not self.health(candidate).is_dead
         ]
         ready = [candidate for candidate in alive if self.wait(candidate) <= 0]
-        return (ready or alive or bound_proxies or order)[0]
+        return (ready or alive or bound_proxies or proxies_in_order)[0]
 
     def away(self) -> tuple[float, str] | None:
         """Return for how many seconds no proxy is usable, and why; None if a proxy is usable."""

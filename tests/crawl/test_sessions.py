@@ -110,7 +110,7 @@ async def test_what_a_page_sets_before_a_stop_is_kept(site: MemberSite, ledger_u
 async def test_what_a_page_sets_is_kept_however_long_it_takes(
     site: MemberSite, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    looked, keep = asyncio.Event(), Sessions._keep
+    looked, keep = asyncio.Event(), Sessions._keep_cookies
 
     async def kept(sessions: Sessions, held: Any) -> None:
         await keep(sessions, held)
@@ -121,7 +121,7 @@ async def test_what_a_page_sets_is_kept_however_long_it_takes(
         await looked.wait()
         return await call_next(attempt, request)
 
-    monkeypatch.setattr(Sessions, "_keep", kept)
+    monkeypatch.setattr(Sessions, "_keep_cookies", kept)
     monkeypatch.setattr(sessions, "_FORGET_AFTER_S", -1.0)
     monkeypatch.setattr(sessions, "_KEEP_EVERY", 0.01)
     spider = Visitors(start_urls=[site.base + "/enter"])
