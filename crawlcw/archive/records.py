@@ -318,15 +318,15 @@ def parsed(content: bytes) -> tuple[int, dict[str, str], bytes]:
     if not separator or not version.startswith("HTTP/") or not status.isdecimal():
         raise ValueError("it is not an HTTP response")
     headers: dict[str, str] = {}
-    original: dict[str, str] = {}
+    original_headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
-        key = name.strip().lower()
-        if key.removeprefix(_ORIGINAL) in _OF_THE_WIRE and key.startswith(_ORIGINAL):
-            original[key.removeprefix(_ORIGINAL)] = value.strip()
+        lower_name = name.strip().lower()
+        if lower_name.removeprefix(_ORIGINAL) in _OF_THE_WIRE and lower_name.startswith(_ORIGINAL):
+            original_headers[lower_name.removeprefix(_ORIGINAL)] = value.strip()
         else:
-            headers[key] = value.strip()
-    return int(status), {**headers, **original}, body
+            headers[lower_name] = value.strip()
+    return int(status), {**headers, **original_headers}, body
 
 
 def uri(url: str) -> str:

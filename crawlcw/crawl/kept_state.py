@@ -139,13 +139,15 @@ class KeptState:
 
     async def _settle_others(self) -> None:
         """Settle or undo the pending changes of other processes, by the outcomes of their pages."""
-        runs = dict(self._history.unknown())
-        if not runs:
+        unknown_runs = dict(self._history.unknown())
+        if not unknown_runs:
             return
         assert self._ledger is not None
-        records = await self._ledger.queries.find(TaskFilter(ids=runs.keys()), limit=len(runs))
+        records = await self._ledger.queries.find(
+            TaskFilter(ids=unknown_runs.keys()), limit=len(unknown_runs)
+        )
         tasks = {record.task.id: record.task for record in records}
-        for run in runs.items():
+        for run in unknown_runs.items():
             task = tasks.get(run[0])
             if task is None or (task.status in DONE and task.settled != run[1]):
                 self._history.undo(run)

@@ -102,10 +102,10 @@ async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
         task_filter, limit=query.limit, scan_limit=_SCAN_LIMIT, cursor=cursor
     )
     records = list(page.records)
-    if query.cursor is None and (exact := await _exact(ledger, query)) is not None:
+    if query.cursor is None and (named_task := await _task_named(ledger, query)) is not None:
         records = [
-            exact,
-            *(candidate for candidate in records if candidate.task.id != exact.task.id),
+            named_task,
+            *(candidate for candidate in records if candidate.task.id != named_task.task.id),
         ]
     return {
         "tasks": [task_row(record) for record in records],
@@ -183,7 +183,7 @@ async def _count(ledger: Ledger, command: Action, task_filter: TaskFilter) -> Co
     return sum([await ledger.queries.count(task_part) for task_part in parts], Count(number=0))
 
 
-async def _exact(ledger: Ledger, query: FindTasks) -> Record | None:
+async def _task_named(ledger: Ledger, query: FindTasks) -> Record | None:
     """Return the task whose complete URL or key the user typed, if it matches the filter."""
     url_or_key = query.prefix or query.text
     if not url_or_key:

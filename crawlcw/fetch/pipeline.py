@@ -77,15 +77,15 @@ def layers(
     layer has no `purposes`. `Fetcher` chooses the session before the first layer. `credentials`
     adds the session's headers, `Proxies` its proxy, and `Transport` its cookies.
     """
-    chosen = [*spider.layers, *loaded_layers(settings.layers)]
-    users = [UserLayer(layer, watch, admission) for layer in chosen]
+    chosen_layers = [*spider.layers, *loaded_layers(settings.layers)]
+    user_layers = [UserLayer(layer, watch, admission) for layer in chosen_layers]
     hooks = (after_response(spider), before_request(spider))
-    wire = [layer for layer in users if layer.is_wire]
+    wire_layers = [layer for layer in user_layers if layer.is_wire]
     lower_layers: list[Step | None] = [
         # The response cache is above the proxies, because a cached response needs no proxy.
         default.cache,
         # A layer with `wire` sees the request with its secrets, before a proxy is chosen.
-        *wire,
+        *wire_layers,
         # Chooses the proxy of the session or the pool, and tries another if a proxy fails.
         default.proxies,
         # Adds the cookies of the session or the crawl, and missing default headers.
@@ -93,7 +93,11 @@ def layers(
     ]
     default.next_by_purpose = chains(lower_layers)
     # A spider's downloader and `wire` layers may return a file in memory instead of a stream.
-    streams = not wire and default.spider_downloader is None and hasattr(default.client, "exchange")
+    streams = (
+        not wire_layers
+        and default.spider_downloader is None
+        and hasattr(default.client, "exchange")
+    )
     return [
         # `FollowRedirects` runs once for an attempt, because the attempt's deadline covers all
         # hops. Scope, robots.txt and delay must permit a redirect's target first.
@@ -102,7 +106,7 @@ def layers(
         # `login_when` checks the response after hooks and the browser have changed it.
         CheckAnswer(spider) if logs_in(spider) else None,
         # The layers of the spider and the settings see the rendered page, and no secrets.
-        *(layer for layer in users if not layer.is_wire),
+        *(layer for layer in user_layers if not layer.is_wire),
         # Hooks are below the layers, so layers see the page that the hooks return.
         *(UserLayer(inner, watch, admission) for inner in hooks if inner is not None),
         # Records the response for WARC files before a hook changes the response.

@@ -154,14 +154,14 @@ def onward(request: Request, response: Response, *, target: str | None = None) -
     """
     target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
-    dropped = _ABOUT_THE_LAST_VISIT
+    dropped_headers = _ABOUT_THE_LAST_VISIT
     # Browsers send a GET without a body after such a redirect of a POST (RFC 9110, section 15.4).
     if (response.status == 303 and method not in ("GET", "HEAD")) or (
         response.status in (301, 302) and method == "POST"
     ):
         method, body = "GET", None
-        dropped |= _ABOUT_THE_BODY
-    headers = tuple(pair for pair in headers if pair[0].lower() not in dropped)
+        dropped_headers |= _ABOUT_THE_BODY
+    headers = tuple(pair for pair in headers if pair[0].lower() not in dropped_headers)
     if len({urls.origin_of(url) for url in (request.url, response.url, target)}) > 1:
         headers = tuple(pair for pair in headers if pair[0].lower() in _PORTABLE)
     return request.retargeted(target, method=method, headers=headers, body=body)

@@ -74,8 +74,8 @@ def holder_of(task: Task) -> str | None:
 def cursor_text(position: Cursor | Task) -> str:
     """Return as text the position of a task in a list of tasks."""
     milliseconds = (position.update_time - _EPOCH) // _MILLISECOND
-    raw = milliseconds.to_bytes(8, "big", signed=True) + position.id
-    return base64.urlsafe_b64encode(raw).decode("ascii")
+    cursor_bytes = milliseconds.to_bytes(8, "big", signed=True) + position.id
+    return base64.urlsafe_b64encode(cursor_bytes).decode("ascii")
 
 
 def parse_cursor(text: str) -> Cursor:

@@ -239,8 +239,8 @@ class Worker:
             if self._is_due(next_due) or (next_due is None and self._drain):
                 return
 
-    def _is_due(self, horizon: datetime | None) -> bool:
-        return horizon is not None and horizon <= self._ledger.now()
+    def _is_due(self, due_time: datetime | None) -> bool:
+        return due_time is not None and due_time <= self._ledger.now()
 
     def _warn_of_stages(self) -> None:
         if not (self._warned_of_stages or self._pool.dispatched) and self._pause_s > 1:
