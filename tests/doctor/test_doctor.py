@@ -25,7 +25,7 @@ from crawlcw.ledger.mongo import MongoLedger, inspection, store
 from crawlcw.ledger.port import Part
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger_opening import open_for_inspection
+from crawlcw.ledger_opening import open_for_inspection, open_ledger
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
 from tests.support.ledgers import (
@@ -382,6 +382,7 @@ class SlowReplay(ReplayDownloader):
 
 async def test_nothing_is_wrong_while_a_crawl_goes_on(ledger_url: str):
     urls = [f"http://h{n}.com/{path}" for n in range(4) for path in ("", *range(20))]
+    await (await open_ledger(ledger_url, "books")).close()
     crawl = asyncio.create_task(
         run_spider(Chain(), ledger=ledger_url, downloader=SlowReplay(dict.fromkeys(urls, "<p>")))
     )
