@@ -53,8 +53,8 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
-    #: The library of `css` and `css_first`: "lexbor", or "parsel" for selectors as in Scrapy.
-    selectors: str = "lexbor"
+    #: Library of `css` and `css_first`: "lexbor", or "parsel" for selectors as in Scrapy.
+    _selector_library: str = "lexbor"
     #: The trees that the crawl has made before the callback; None if the crawl made none.
     trees: Trees | None = None
     _chosen_charset: str | None = None
@@ -152,7 +152,7 @@ class Document:
 
         A spider with `selectors = "parsel"` gets parsel's `SelectorList` instead.
         """
-        if self.selectors != "lexbor":
+        if self._selector_library != "lexbor":
             # Typed as the default, because a type checker does not know the spider's choice.
             return self.selector.css(query)  # type: ignore[return-value]
         return self._nodes(query)
@@ -169,7 +169,7 @@ class Document:
 
         A spider with `selectors = "parsel"` gets parsel's `Selector` instead.
         """
-        if self.selectors != "lexbor":
+        if self._selector_library != "lexbor":
             return next(iter(self.selector.css(query)), None)  # type: ignore[return-value]  # see `css`
         try:
             return self.tree.css_first(query)

@@ -77,7 +77,9 @@ class Parsing:
         """Yield a response with its trees; memory for the trees is reserved in the `with` block."""
         share, trees = await self._prepared(response)
         following = Following(robot=self._robot, obey_robots=self._obey_robots)
-        response = replaced(response, trees=trees, following=following, selectors=self._selectors)
+        response = replaced(
+            response, trees=trees, following=following, _selector_library=self._selectors
+        )
         try:
             yield response
         finally:

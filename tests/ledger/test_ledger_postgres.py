@@ -777,16 +777,19 @@ def strangers_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("scheme", "said"),
     [
-        ("missing", "(strangers_store:Nothing) cannot be used: AttributeError: module"),
-        ("empty", "(strangers_store:Empty) cannot be used: it needs `open`, `open_existing`, "),
+        (
+            "missing",
+            "the store 'missing' of strangers-store 1.0 cannot be loaded: Attr",
+        ),
+        ("empty", "the store of empty:// cannot be used: it needs `open`, `open_existing`, "),
     ],
 )
 @pytest.mark.usefixtures("strangers_package")
 def test_a_store_of_another_package_that_is_none_is_named(scheme: str, said: str):
     told = invoke("stats", "books", "--ledger", f"{scheme}://x/y")
 
-    assert told.returncode == 78
-    assert f"the store of {scheme}:// {said}" in told.stderr
+    assert told.returncode == 2
+    assert said in told.stderr
     assert "crawlcw itself" not in told.stderr
 
 

@@ -39,6 +39,7 @@ ROWS = (
         | names("Request", "dont_filter timeout truncate max_body max_depth cookies")
         | names("Response", "request context status json size follow css"),
     ),
+    Row(spider=spiders.Selecting, shows=names("Spider", "selectors")),
     Row(
         spider=spiders.Reading,
         shows=names("Response", "meta jsonld xpath selector base_url encoding text robots refresh")

@@ -85,6 +85,17 @@ class Plain(Tree):
         yield {"path": urlsplit(response.url).path, **response.json(), "size": response.size > 0}
 
 
+class Selecting(Tree):
+    """Selectors as in Scrapy."""
+
+    name = "selecting"
+    selectors = "parsel"
+
+    def parse(self, response):
+        yield {"path": urlsplit(response.url).path, "title": response.css("h1::text").get()}
+        yield from response.follow_all(response.css("a"))
+
+
 class Reading(Tree):
     """All attributes and methods of a response."""
 
