@@ -119,7 +119,7 @@ WITHOUT |= {
             "links-are-known-before-they-are-there",
             "crawlcw.crawl.committer",
             "TaskAdder.add",
-            ("    new = await", "    self.seen.add(fresh)\n    new = await"),
+            ("    new = await", "    self.known_ids.add(fresh)\n    new = await"),
         ),
         (
             "work-begins-unwritten",
