@@ -101,7 +101,8 @@ class Sessions:
     #: Functions that `TaskAdder` calls before it writes tasks; the first session adds `keep`.
     writes_before: list[Callable[[], Awaitable[None]]]
     _entries: dict[str, _SessionEntry] = field(init=False, default_factory=dict)
-    #: By task, the fences of the logins after which the page still showed a logged-out visitor.
+    #: For each task, the fences (numbers) of the logins that did not help: the page still showed a
+    #: logged-out visitor.
     _refusals: OrderedDict[bytes, frozenset[int]] = field(init=False, default_factory=OrderedDict)
 
     def __post_init__(self) -> None:

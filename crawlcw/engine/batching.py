@@ -93,7 +93,7 @@ class GroupWriter(Generic[T]):
 
     @property
     def unwritten_count(self) -> int:
-        """The number of elements that were read but may not be written yet."""
+        """The number of elements that were read and are perhaps not written yet."""
         return len(self._current_group) + len(self._next_group)
 
     async def run(self, source: AsyncIterable[T]) -> None:

@@ -241,7 +241,7 @@ class AddressGuard:
         is_private_start = host in self._private and port in self._start_names.get(host, ())
         if not is_private_start and port not in self._trusted_ports.get(host, ()):
             return False
-        return host == address or not _is_kept(address)
+        return host == address or not _is_always_refused(address)
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
         """Note the *addresses* of *name* after every DNS look-up, before aiohttp makes a socket.
@@ -304,7 +304,7 @@ def _is_inside(host: str) -> bool:
     return is_loopback(host) or (_parsed(host) is not None and not is_public(host))
 
 
-def _is_kept(address: str) -> bool:
+def _is_always_refused(address: str) -> bool:
     """Return whether *address* is refused even for a trusted host name."""
     ip = _parsed(address)
     return ip is None or ip in _METADATA_ADDRESSES or ip.is_link_local or ip.is_unspecified

@@ -50,6 +50,7 @@ KINDS = {
     ),
     "Explanation": (
         "guarantees",
+        "words",
         "politeness",
         "performance",
     ),

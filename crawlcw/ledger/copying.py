@@ -110,7 +110,7 @@ def _copied(part: Part, document: Document) -> Document:
     }
     if part is Part.WORKERS:
         copied_document["idle"] = bool(copied_document["idle"])
-        # The state and loans of a running worker are not copied.
+        # Vitals, loans and reports have no meaning without their running worker.
         for name in ("vitals", "loan", "report"):
             copied_document.pop(name, None)
     return copied_document

@@ -47,7 +47,7 @@ _NO_FAILURES = {"failures": 0, "page_failures": 0, "given_up": None, "origins": 
 
 
 class Hosts(ABC):
-    """Wakes hosts without a lease, gives hosts up, and reads the states of all hosts."""
+    """Wakes hosts that no worker leases, gives hosts up, and reads the states of all hosts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

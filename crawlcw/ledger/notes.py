@@ -25,7 +25,7 @@ STATE_ID = "state"
 
 
 class Notes:
-    """Values that crawls store in the ledger's marker document, beside the tasks."""
+    """Values that crawls store in one document of the ledger, the marker, beside the tasks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

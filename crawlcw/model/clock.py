@@ -1,4 +1,4 @@
-"""The ledger's time in one process, and the stalls of the process's event loop. No I/O.
+"""A clock that follows the ledger's time, and a record of the event loop's stalls. No I/O.
 
 The ledger's time is the monotonic clock plus an offset, which is measured against the ledger's own
 clock. So a jump of this machine's clock neither ends nor extends a lease, and machines with

@@ -41,7 +41,7 @@ from crawlcw.tracking.session import commit_outcomes
 from crawlcw.tracking.tasks import MILLISECOND
 from crawlcw.tracking.tracker import Tracker
 
-#: Seconds between two reads of the use case's settings in the ledger.
+#: Seconds between two reads of the settings that the ledger has for the use case.
 _POLICY_INTERVAL_S = 15.0
 #: The number of tasks in one write. After an outage a read gets this number of tasks more, because
 #: some of the tasks are skipped.

@@ -28,7 +28,7 @@ from crawlcw.tracking.use_case import Policy
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two reads of the use case's settings in the ledger.
+#: Seconds between two reads of the settings that the ledger has for the use case.
 _POLICY_INTERVAL_S = 30.0
 #: The maximum wait for an unavailable ledger at the end of a session.
 CLOSE_TIMEOUT = timedelta(seconds=5)

@@ -226,7 +226,7 @@ class TerseHandler(logging.Handler):
         self._write(record)
 
     def close(self) -> None:
-        """Write the numbers of records that were only counted."""
+        """Write how many log records were not shown, and close the stream."""
         self._write_counts()
         if self._stream is not None:
             self._stream.close()

@@ -167,7 +167,7 @@ def _rows(
 
 
 def _of_visits(task_id: bytes, first: int, end: int) -> Document:
-    """Return a filter of a task's items by fence, which is one range of the ids."""
+    """Return a filter of a task's items whose fence is at least *first* and below *end*."""
     # An id without the number `n` sorts before all ids with a number.
     return {
         "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}

@@ -49,7 +49,7 @@ class Database(Protocol):
     """An open connection to an SQL database, used by one thread at a time."""
 
     unsynced: bool  #: whether committed durable changes are not synced to the disk yet
-    ledger_tables: Any  #: tables of `port` on this connection, created once
+    ledger_tables: Any  #: the `port.LedgerTables` of this connection
 
     def execute(self, statement: str, values: Values = ..., /) -> Cursor:
         """Run a statement."""
