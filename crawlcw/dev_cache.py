@@ -1,8 +1,8 @@
 """Cache responses on disk, so that each page is fetched only once while a spider is developed.
 
 The cache ignores the servers' rules of freshness, and uses a response until the response is
-`cache_expires` old. Libraries for HTTP caches cannot be used, because they need a different client,
-or work inside of aiohttp's client, where bodies are not yet decoded and limited.
+`cache_expires` old. No library for HTTP caches fits. Some need a different client. Others cache
+bodies inside of aiohttp's client, before this crawler has decoded and limited the bodies.
 """
 
 import json
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 FOLDER = Path(".crawlcw/cache")
 _THREADS = 4
 _LARGE = 1 << 18
-#: HTTP statuses of the responses that the cache stores, because the server would repeat them.
+#: HTTP statuses that the cache stores, because a repeated request would get the same status.
 _CACHED_STATUSES = frozenset({200, 203, 301, 302, 303, 307, 308, 404, 410})
 
 
 class DevCache:
     """Layer that answers GET requests with stored responses.
 
-    The cache stores no saved files, and no response that is cut, throttled or broken. The cache
-    also stores no response to a request with a session or with cookies.
+    The cache does not store a response that is cut, throttled, broken, or saved as a file. The
+    cache also stores no response to a request with a session or with cookies.
     """
 
     @classmethod
@@ -60,7 +60,7 @@ class DevCache:
             request.method != "GET"
             or request.body
             or options.save_to is not None
-            # Do not cache pages of a user, because a stored response would set no cookies.
+            # Do not cache if cookies are used, because a stored response would set no cookies.
             or options.cookies
             or (attempt.session is not None and attempt.session.jar is not None)
         ):

@@ -40,7 +40,7 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Reason why a task failed, was ignored, or finished without a page."""
+    """Reason why a task failed, was ignored, or is only a redirect to another task."""
 
     # Failures after which crawlcw tries the page again, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
@@ -51,7 +51,7 @@ class Reason(StrEnum):
     TIMEOUT_TOTAL = "timeout-total"
     DISCONNECTED = "disconnected"
     PAYLOAD_TRUNCATED = "payload-truncated"
-    HTTP_STATUS = "http-status"  #: retried if the HTTP status is in `retry_statuses`
+    HTTP_STATUS = "http-status"  #: the page is retried if its status is in `retry_statuses`
     BROWSER_FAILED = "browser-failed"  #: the browser could not render the page
     ROBOTS_UNAVAILABLE = "robots-unavailable"
     PROXY = "proxy"  #: the proxy of the request does not work
@@ -64,7 +64,7 @@ class Reason(StrEnum):
     HEADER_TOO_LARGE = "header-too-large"
     CONTENT_ENCODING = "content-encoding"
     BODY_TOO_LARGE = "body-too-large"  #: a file exceeds `max_file`, or a body `max_body`
-    FILES_UNWRITABLE = "files-unwritable"  #: the disk or file store failed; counts no attempt
+    FILES_UNWRITABLE = "files-unwritable"  #: disk or file store failed; the attempt does not count
     REDIRECT_LOOP = "redirect-loop"
     REDIRECT_LIMIT = "redirect-limit"
     REDIRECT_INVALID = "redirect-invalid"
@@ -80,7 +80,7 @@ class Reason(StrEnum):
     LOGGED_OUT = "logged-out"  #: the page shows a logged-out user even after a login
     INTERNAL = "internal"
 
-    # Reasons of unwanted tasks, which did not fail and which `retry-failed` does not reopen.
+    # Reasons of unwanted tasks. Unwanted tasks did not fail; `retry-failed` does not reopen them.
     REFUSED_SCHEME = "refused-scheme"
     REFUSED_SCOPE = "refused-scope"
     REFUSED_ROBOTS = "refused-robots"
@@ -96,10 +96,10 @@ class Reason(StrEnum):
     CONTENT_TYPE = "content-type"
     UNWANTED = "unwanted"  #: the handler does not want its tracked task
     WITHDRAWN = "withdrawn"  #: the user withdrew the task before a worker claimed it
-    REDIRECT = "redirect"  #: the task is finished, and its page belongs to another task
+    REDIRECT = "redirect"  #: the task is finished, because its URL redirects to another task's page
 
 
-#: Reasons of unwanted tasks, which are not failures.
+#: The reasons that do not count as failures, because the task is unwanted.
 POLICY_REASONS = frozenset(
     {
         *(reason for reason in Reason if reason.startswith(("refused-", "url-", "trap-"))),
@@ -148,7 +148,7 @@ class FetchError(CrawlcwError):
     # `Any`, because the module of `Response` imports this one.
     response: Any = None  #: the `Response` with an error status
     proxy: object = None  #: the `Proxy` of the request, if the proxy may be the cause
-    deadline: float | None = None  #: the request's timeout in seconds, if the request timed out
+    deadline: float | None = None  #: length of the exceeded timeout in seconds
     port_closed = False  #: whether the server's port refused the connection
 
     def __init__(
@@ -174,7 +174,7 @@ class FetchError(CrawlcwError):
 
     @property
     def underlying(self) -> Reason:
-        """The reason of the failed fetch that caused this error, or else this error's reason."""
+        """The reason of the `FetchError` that caused this error; without one, the own reason."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
 
@@ -186,8 +186,8 @@ def _is_seconds(value: object) -> bool:
 class ProxyFailedError(FetchError):
     """A proxy could not be used, so no request reached the server.
 
-    *is_permanent* says that the proxy refuses this client permanently. *request_failure* replaces
-    this error if the proxy has worked before, because then the server may be the cause.
+    *is_permanent* says that the proxy refuses this client permanently. If the proxy has worked
+    before, the server may be the cause. In this case, *request_failure* replaces this error.
     """
 
     def __init__(
@@ -199,9 +199,10 @@ class ProxyFailedError(FetchError):
 
 
 class ProxiesAwayError(ProxyFailedError):
-    """No proxy is usable for *wait* seconds, which is no failure of the page or its host.
+    """No proxy is usable for *wait* seconds; the page and its host have not failed.
 
-    *is_dead* says that the proxy of the request or its session is dead and must be replaced.
+    *is_dead* says that a proxy is dead and must be replaced: the proxy of the request, or the proxy
+    of the session.
     """
 
     def __init__(self, message: str, *, wait: float, is_dead: bool = False) -> None:
@@ -218,7 +219,7 @@ class ParseRefusedError(FetchError):
 
 
 class XmlError(ParseRefusedError):
-    """A sitemap or a feed cannot be parsed to its end, which is no mistake of the spider."""
+    """A sitemap or a feed cannot be parsed completely; the spider is not the cause."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message, reason=reason)
@@ -255,10 +256,10 @@ class LeaseLostError(LedgerError):
 class Defer(CrawlcwError):
     """Raised to try the page later, without counting the attempt for the page or for its host.
 
-    The crawl releases the page. The page is due again at *due*, an aware datetime or a duration, or
-    as soon as its host allows if *due* is None. A user's layer may raise `Defer`, with the *cause*
-    in words; the page then waits at least a second. If a page is always deferred, its crawl never
-    ends.
+    The crawl releases the page. *due* says when the page is due again, as an aware datetime or as a
+    duration. If *due* is None, the page is due as soon as its host allows. A user's layer may raise
+    `Defer`, with the *cause* in words; the page then waits at least a second. If a page is always
+    deferred, its crawl never ends.
     """
 
     def __init__(self, cause: str, *, due: datetime | timedelta | None = None) -> None:
@@ -280,7 +281,7 @@ class DropItem(CrawlcwError):
 
 
 class UnwantedError(CrawlcwError):
-    """Raised by a tracked task's handler to ignore the task as unwanted, which is no failure.
+    """Raised by a tracked task's handler to ignore the task as unwanted, not as failed.
 
     Handlers that take no `Execution` raise `UnwantedError` instead of calling `Execution.ignore`.
     """
@@ -336,7 +337,7 @@ class TaskIgnoredError(TaskMissedError):
 
 @contextmanager
 def single_errors() -> Iterator[None]:
-    """Raise the first error of an exception group alone, since it caused the other errors."""
+    """Raise only the first error of an exception group, since it caused the other errors."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,8 +1,8 @@
 """Extensions: entry points of installed packages, by group and name.
 
-A group is one kind of extension. The name of the entry point is the name that a user writes: a
-command, the extension of a file, a layer, or the scheme of a ledger's URL. See the entry points
-specification of PyPA.
+A group is one kind of extension. The name of the entry point is the word that a user writes: the
+name of a command, the name of a layer, a file extension, or the scheme of a ledger's URL. See the
+entry points specification of PyPA.
 """
 
 from importlib.metadata import EntryPoint, entry_points
@@ -22,7 +22,7 @@ COMMANDS, FEEDS, LAYERS, STORES = KINDS
 
 
 def installed(group: str) -> list[EntryPoint]:
-    """Return the extensions of *group*, sorted by name; of equal names, the first one is used."""
+    """Return the extensions of *group*, sorted by name; crawlcw uses the first of each name."""
     return sorted(entry_points(group=group), key=lambda entry_point: entry_point.name)
 
 
@@ -32,10 +32,10 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """Return the object of an extension; None: no installed package offers it.
+    """Return the object of an extension, or None if no installed package offers it.
 
     If two packages offer the same name, the first package in `sys.path` wins. Raises `UsageError`
-    if the object cannot be loaded, or the `CrawlcwError` that its module raises.
+    if the object cannot be loaded. If its module raises a `CrawlcwError`, `load` raises that error.
     """
     for entry_point in entry_points(group=group, name=name):
         try:

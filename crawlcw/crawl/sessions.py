@@ -4,10 +4,10 @@ All processes share the sessions in the ledger. A process writes changed cookies
 before the outcomes of their pages. If a page's session is not ready, the page is deferred while one
 process logs the session in.
 
-If a response shows a visitor who is logged out, either the session is logged out or it has no right
-to the page. A **login probe** tells which: it is a page that only a logged-in session can see. If
-the login probe fails too, the session logs in again; if the login probe is good, the page has
-failed. If no login probe is known, and the last login has had no use, that login counts as failed.
+If a page looks as if the visitor is logged out, either the session is logged out, or the session
+has no right to the page. A **login probe** tells which: it is a page that only a logged-in session
+can see. If the login probe fails too, the session logs in again; if the login probe is good, the
+page has failed. If no login probe is known, a login that has helped no page has failed.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two polls for the end of a login that another process runs.
 _POLL_EVERY = 0.2
-#: Seconds that a page waits in its fetcher for a login, and then again as a deferred task.
+#: Maximum seconds that a fetcher waits for a login before the fetcher defers the page.
 _MAX_WAIT_S = 5.0
 _POLL_DELAY = timedelta(seconds=1)
 #: Seconds between two writes of changed cookies, and between two reads of other processes' changes.
@@ -55,9 +55,9 @@ _READ_EVERY = 2.0
 _FORGET_AFTER_S = 300.0
 #: Maximum number of good pages to remember as candidates for the login probe.
 _MAX_CANDIDATES = 4
-#: A page has failed if it shows a logged-out visitor after `_MAX_REFUSALS` logins, or if its
-#: callback retires the session after `_MAX_RETIREMENTS` logins.
+#: Number of logins after which a page fails if it still shows a logged-out visitor.
 _MAX_REFUSALS = 10
+#: Number of logins after which a page fails if its callback still reports a logged-out session.
 _MAX_RETIREMENTS = 4
 #: The session of a visitor who is not logged in, which has no cookies and stores none.
 _LOGGED_OUT = Session(identity=Identity(name=""), jar=None)
@@ -71,8 +71,8 @@ class _SessionEntry:
     jar: SiteCookies
     proxy: Proxy | None = None  #: the proxy that `identity.proxy` names
     ready: bool = False  #: whether pages can use the session, as far as this process knows
-    not_before: datetime | None = None  #: when to poll the session in the ledger next
-    useful_count: int = 0  #: number of unwritten signs that the login is useful
+    not_before: datetime | None = None  #: earliest time of the next poll of the session
+    useful_count: int = 0  #: number of pages that the login helped, not yet in the ledger
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
     read_at: float = 0.0  #: monotonic time of the last read of other processes' changes
     used_at: float = 0.0  #: when a page last used the session
@@ -98,7 +98,7 @@ class Sessions:
     admission: Admission
     proxies: ProxyPool  #: gives each session a proxy
     end: Callable[[FinishReason, str], None]  #: ends the crawl
-    #: Functions that `TaskAdder` calls before it writes tasks; the first session adds `keep`.
+    #: Functions that `TaskAdder` calls before it writes tasks, such as the method `keep`.
     writes_before: list[Callable[[], Awaitable[None]]]
     _entries: dict[str, _SessionEntry] = field(init=False, default_factory=dict)
     #: For each task, the fences (numbers) of the logins that did not help: the page still showed a
@@ -137,7 +137,7 @@ class Sessions:
         return Session(identity=entry.identity, jar=entry.jar, proxy=entry.proxy)
 
     def _pool_session_name(self, task: Task) -> str | None:
-        """Return the name of the next session in the pool that need not wait.
+        """Return the name of the pool's next session that a page can use without a wait.
 
         A session whose proxy has failed for the page is used only if there is no other session.
         """
@@ -175,7 +175,7 @@ class Sessions:
     async def _change(
         self, entry: _SessionEntry, new_identity: Identity, event: str, message: str
     ) -> None:
-        """Write *new_identity* of a session, unless another process has changed the session."""
+        """Write a session's new state, unless another process has changed the state."""
         entry.ready = False
         if await self._ledger.sessions.change(entry.identity, new_identity):
             entry.identity = new_identity
@@ -183,7 +183,7 @@ class Sessions:
             self._check_given_up(new_identity)
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
-        """Note a good page; *probe* is the page's URL if the page may become a login probe."""
+        """Remember that a page was not logged out; *probe* is None or a URL for a login probe."""
         entry = self._entries.get(used.identity.name)
         if entry is None or entry.identity.fence != used.identity.fence:
             return
@@ -191,14 +191,14 @@ class Sessions:
             if probe not in entry.candidates:
                 entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
-                # The login was useful, because the page showed a logged-out visitor before.
+                # The login has helped, because this page was logged out before the login.
                 entry.useful_count += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:
-        """Note that a page shows a logged-out visitor; return whether the page has failed.
+        """Handle a page that shows a logged-out visitor; return whether the page has failed.
 
         A page that has not failed must be tried again. *by_callback* is true if the page's callback
-        has retired the session.
+        has reported that the session is logged out.
         """
         entry = self._entry(used.identity.name)
         async with entry.waiting:
@@ -272,7 +272,7 @@ class Sessions:
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl, Defer):
-            # Ignore `StopCrawl` here, because the hook raises it for the next page too.
+            # Ignore `StopCrawl` of a user's hook, which raises `StopCrawl` for the next page too.
             return None
         return False
 
@@ -295,7 +295,7 @@ class Sessions:
         return entry
 
     async def _make_ready(self, entry: _SessionEntry, free_slot: Callable[[], None]) -> None:
-        """Wait until a session is ready; log the session in if no other page or process does.
+        """Wait until a session is logged in; start a login unless one is in progress.
 
         Calls *free_slot* before it waits for a login.
         """
@@ -325,7 +325,7 @@ class Sessions:
             raise Defer(f"session {identity.name} is not ready{reason_text}", due=entry.not_before)
 
     async def _poll(self, entry: _SessionEntry, free_slot: Callable[[], None]) -> None:
-        """Read a session in the ledger; use the session, wait for its login, or log it in."""
+        """Read a session from the ledger; if it is logged out, wait for a login or start one."""
         name = entry.identity.name
         stored_identity = await self._ledger.sessions.get(name)
         identity = stored_identity or Identity(name=name)
@@ -379,7 +379,7 @@ class Sessions:
     def _adopt_identity(
         self, entry: _SessionEntry, identity: Identity, proxy: Proxy | None
     ) -> None:
-        """Use a session with the cookies and the login that the ledger has."""
+        """Set the cookies and the login of *entry* to the values from the ledger."""
         if identity.fence != entry.identity.fence or not entry.ready:
             # Use a new jar, because late responses to requests of an earlier login may set cookies.
             entry.jar = SiteCookies()

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from crawlcw.server.connections import Handler
 
-#: Policy that allows only the page's own scripts and styles, no markup from text, and no frames.
+#: Policy that allows only the page's own scripts and styles, no frames, and no HTML from strings.
 POLICY = "; ".join(
     (
         "default-src 'none'",

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 #: Seconds between two reads of the names of spiders and use cases.
 _NAMES_INTERVAL = 10.0
-#: Shortest intervals between two reads of each part of an overview, in seconds.
+#: Seconds for which an overview is cached, and seconds for which its slow parts are cached.
 _OVERVIEW_INTERVAL, _PART_INTERVAL = 1.0, 3.0
 #: Minimum time between two reads from a ledger, as a multiple of the duration of a read.
 _COST_FACTOR = 20
@@ -36,7 +36,7 @@ _SUMMARY = (
 )
 _MAX_FAILURES = 12
 _MAX_HOSTS = 12
-#: Number of tasks to examine for the last failures, because a million refused links may come first.
+#: Maximum number of tasks that a search for failures examines, because there may be millions.
 _SCAN_LIMIT = 2_000
 
 
@@ -150,8 +150,8 @@ class Overview:
 class _Cached(Generic[T]):
     """Caches the result of *load* for *interval* seconds, or longer if *load* is slow.
 
-    A slow *load* is called again after *cost_factor* times its duration at the earliest. Concurrent
-    callers share one call of *load*.
+    After a slow call of *load*, at least *cost_factor* times the call's duration must pass before
+    the next call. Concurrent callers share one call of *load*.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from crawlcw.server.access import Access, RefusedError, address_of, host_of, is_
 
 #: Name of the HTTP header for the key of POST requests, see `Gate.key`.
 KEY_HEADER = "X-Crawlcw-Key"
-#: Accepted values of Sec-Fetch-Site: a request by the dashboard's page, or by the address bar.
+#: Accepted values of Sec-Fetch-Site; browsers send `none` if the user has typed the address.
 _ALLOWED_SITES = ("same-origin", "none")
 
 #: Paths with data of crawls; all other paths are the page's own files.

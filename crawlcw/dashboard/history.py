@@ -26,10 +26,10 @@ class HistoryQuery(RequestModel):
 async def history(ledger: Ledger, query: HistoryQuery) -> dict[str, Any]:
     """Return the rates of all workers in each step of the last quarter hour, hour, day or week.
 
-    The lists are columns: `time`, the starts of the steps in seconds since 1970; `finished`,
-    `failed` and `ignored` in tasks a second; `processing` in tasks; `memory` in bytes;
-    `lag` in seconds. The steps begin with the first known work and stop at `end`, so that no step
-    averages the time before a crawl.
+    Each list of the result has one value for each step. `time` has the start of each step in
+    seconds since 1970. `finished`, `failed` and `ignored` are numbers of tasks per second.
+    `processing` is a number of tasks, `memory` is in bytes, and `lag` is in seconds. The first step
+    starts with the first recorded work, so that no average includes time before the crawl.
     """
     length, step = RANGES[query.span]
     now = ledger.now()

@@ -1,4 +1,4 @@
-"""List the items of a crawl in pages; an item comes with the task that returned the item."""
+"""List the items of a crawl, one batch of tasks at a time, with the task of each item."""
 
 from typing import Annotated, Any
 
@@ -10,9 +10,8 @@ from crawlcw.model.task import Status, Task
 from crawlcw.server.requests import Cursor, RequestModel, integer_of_digits
 from crawlcw.tracking import views
 
-#: Maximum number of tasks in a page of the list, and number of items at which a page ends.
-_MAX_TASKS = 100
-_MAX_ITEMS = 100
+_MAX_TASKS = 100  #: maximum number of tasks in one batch of the list
+_MAX_ITEMS = 100  #: number of items after which a batch of the list ends
 
 
 class ListItems(RequestModel):

@@ -14,7 +14,8 @@ from crawlcw.telemetry.metrics import Measures, Snapshot, Values
 async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
     """Return the metrics of all shown crawls as a text, and the content type of the text.
 
-    Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
+    Raises `RefusedError` if prometheus-client is not installed. Raises `LedgerUnavailableError` if
+    no ledger is available.
     """
     values_by_crawl = {name: await _values_of(crawls, name) for name in await crawls.names()}
     return metrics_text(Snapshot(totals=Measures(), crawls=values_by_crawl), accept=accept)
@@ -28,7 +29,7 @@ async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
         # Fail the request, because no ledger is available: Prometheus then sets `up` to 0.
         raise
     except (LedgerError, UsageError, RefusedError):
-        # A ledger by another version of crawlcw, or a dropped ledger, must not hide other ledgers.
+        # Show the other ledgers even if this ledger was dropped or has another version's format.
         return {metrics.LEDGER_READ.name: {"": 0}}
 
 

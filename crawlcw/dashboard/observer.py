@@ -1,4 +1,4 @@
-"""Poll the state of a crawl from its ledger, often and at little cost; say why a host waits.
+"""Poll the state of a crawl from its ledger, and find out why a host waits.
 
 A poll reads workers, hosts and orders with four indexed queries. Tasks are counted so rarely that
 the ledger spends at most a twentieth of its time on the counts.
@@ -22,10 +22,9 @@ from crawlcw.model.task import WAITING, Status
 
 #: Time between two counts of the tasks, as a multiple of the duration of a count.
 _COUNT_COST = 20
-#: Period of the average rate, and the time between two reads of the rate.
-_AVERAGE_PERIOD = timedelta(hours=1)
-_AVERAGE_INTERVAL = timedelta(seconds=30)
-#: Maximum number of leased hosts and of waiting hosts to read.
+_AVERAGE_PERIOD = timedelta(hours=1)  #: period over which the average rate is computed
+_AVERAGE_INTERVAL = timedelta(seconds=30)  #: time after which the average rate is computed again
+#: Maximum number of leased hosts to read, and maximum number of waiting hosts to read.
 _MAX_HOSTS = 100
 #: A worker counts as silent if its last heartbeat is older than this period.
 _MAX_SILENCE = timedelta(seconds=30)
@@ -33,7 +32,7 @@ _MAX_SILENCE = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """A host that is slow, waits or fails, and the reason."""
+    """A host that is slow, waits or fails; `why` has the reason."""
 
     host: Host
     why: str
@@ -49,14 +48,14 @@ class CrawlState:
     now: datetime
     counts: Counts
     counted_at: datetime | None  #: time of the last count; None before the first count
-    reasons: Mapping[str, int]  #: reasons of failed and ignored tasks, and numbers of tasks
+    reasons: Mapping[str, int]  #: number of failed or ignored tasks by reason
     workers: tuple[Worker, ...]
-    average_rate: float | None  #: tasks finished a second in the last hour; None if unknown
+    average_rate: float | None  #: finished tasks per second in the last hour; None if unknown
     hosts: tuple[HostLine, ...]  #: failing hosts, then waiting hosts, then slow hosts
     paused: str | None = None  #: when the user paused the crawl
     settings: Mapping[str, str] = field(default_factory=dict)  #: settings ordered by the user
     stages: tuple[Group, ...] = ()  #: stages of a use case, sorted by number of tasks
-    error: str = ""  #: why the ledger could not be read, so that this state is outdated
+    error: str = ""  #: why the last read of the ledger failed; "" if it succeeded
 
     @property
     def backlog(self) -> int:
@@ -65,7 +64,7 @@ class CrawlState:
 
     @property
     def rate(self) -> float:
-        """The number of tasks that all live workers finished a second in the last minute."""
+        """The rate of all live workers in the last minute, in finished tasks per second."""
         live_workers = [worker for worker in self.workers if not is_silent(worker, now=self.now)]
         return sum(worker.vitals.rate for worker in live_workers if worker.vitals is not None)
 
@@ -178,7 +177,7 @@ class Observer:
 
 
 def average_rate(spans: list[Span], *, start: datetime) -> float | None:
-    """Return how many tasks were finished a second since *start*, including idle times."""
+    """Return the average number of finished tasks per second since *start*, idle times included."""
     if not spans:
         return None
     finished_tasks = 0.0
@@ -240,7 +239,7 @@ def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) ->
 
 
 def given_up_for(host: Host) -> str | None:
-    """Return why the crawl has given up the host or origins of the host, or None."""
+    """Return why *host* or some of its origins were given up; None if nothing was given up."""
     if host.given_up is not None:
         return str(host.given_up)
     reasons = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]

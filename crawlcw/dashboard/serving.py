@@ -42,7 +42,7 @@ RequestT = TypeVar("RequestT", bound=RequestModel)
 _MAX_CONNECTIONS = 256
 #: Seconds between two live updates.
 _UPDATE_INTERVAL = 1.0
-#: Seconds without a read by the client after which the server ends live updates to the client.
+#: The server ends the live updates of a client that has read nothing for this number of seconds.
 _WRITE_TIMEOUT = 30.0
 
 
@@ -121,7 +121,7 @@ class _Dashboard:
         response.content_type = "text/event-stream"
         with suppress(ConnectionError, TimeoutError):
             await response.prepare(request)
-            # Count the request as in progress, so that the server keeps its connection open.
+            # Count the request as in progress, so that the client's connection stays open.
             request.app[CONNECTIONS].start_work(request)
             while not self._stopping.is_set():
                 event = await _event(overview)
@@ -143,7 +143,7 @@ class _Dashboard:
         model: type[RequestT],
         respond: Callable[[Ledger, RequestT], Awaitable[dict[str, Any]]],
     ) -> Handler:
-        """Return the HTTP handler that parses a request by *model* and calls *respond*."""
+        """Return an HTTP handler that checks a request with *model* and passes it to *respond*."""
         type_adapter: TypeAdapter[RequestT] = TypeAdapter(model)
 
         async def handler(request: web.Request) -> web.Response:

@@ -13,9 +13,8 @@ from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
 from crawlcw.tracking.views import holder_of
 
-#: Maximum number of characters of an item or a result, and of items of a task.
-_MAX_CHARACTERS = 20_000
-_MAX_ITEMS = 50
+_MAX_CHARACTERS = 20_000  #: maximum number of characters that are shown of an item or a result
+_MAX_ITEMS = 50  #: maximum number of items that are shown of a task
 #: Maximum lengths of the chain of links, and of the chain of redirects.
 _MAX_PAGES = 50
 
@@ -73,7 +72,7 @@ async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
 
 
 async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
-    """Yield the targets of a chain of redirects, from *record* to the page.
+    """Follow the redirects from *record*, and yield the target of each redirect.
 
     If the redirects lead in a loop, the last target is one that was yielded before.
     """
@@ -89,7 +88,7 @@ async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
 
 
 def fields(value: object, *names: str) -> dict[str, Any]:
-    """Return the attributes *names* of *value* in a dictionary."""
+    """Return a dictionary with those attributes of *value* that *names* lists."""
     return {name: getattr(value, name) for name in names}
 
 

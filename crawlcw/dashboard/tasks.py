@@ -25,9 +25,8 @@ from crawlcw.server.requests import (
 )
 from crawlcw.tracking import keys, views
 
-#: Maximum number of tasks in a page of search results, and of tasks that the user chooses.
-_MAX_PAGE = 200
-_MAX_CHOSEN = 1_000
+_MAX_PAGE = 200  #: maximum number of tasks in one batch of search results
+_MAX_CHOSEN = 1_000  #: maximum number of tasks that the user can select for one action
 #: Maximum number of tasks that a search examines, so that a search takes less than 0.5 s.
 _SCAN_LIMIT = 10_000
 
@@ -41,7 +40,7 @@ TaskId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Selection(RequestModel):
-    """A filter: a task must match all given fields; the times are limits of its last change."""
+    """A filter: a task must match all given fields; the times limit when the task last changed."""
 
     status: Annotated[list[StatusName], BeforeValidator(_split), Field(max_length=5)] | None = None
     reason: OneReason | None = None
@@ -116,7 +115,7 @@ async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
 
 
 async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
-    """Change tasks; return the number of changed tasks, or with `dry_run` only count the tasks.
+    """Change tasks, or only count them if `dry_run` is true; return the number of these tasks.
 
     The action skips leased tasks, and tasks that change while the action runs. `at_least` means
     that the number of tasks may be larger.
@@ -132,7 +131,7 @@ async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
         count = await _count(ledger, command, task_filter)
         return {"changed": count.number, **({} if count.is_exact else {"at_least": True})}
     if task_filter.changed_before is None:
-        # The time limit makes a repeated request harmless, because changed tasks are newer.
+        # Exclude tasks that change from now on, so that a repeated write changes no task twice.
         task_filter = replace(task_filter, changed_before=ledger.now() + timedelta(milliseconds=1))
     match command.action:
         case "retry":
@@ -149,7 +148,8 @@ async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
 async def give_order(ledger: Ledger, command: Order) -> dict[str, Any]:
     """Give an order to the crawls of a ledger, like the commands `pause`, `resume`, `set`, `stop`.
 
-    Returns the orders in force. Raises `RefusedError`, and `SettingsError` for invalid settings.
+    Returns the orders in force. Raises `SettingsError` for an invalid setting, and `RefusedError`
+    for any other invalid order.
     """
     if ledger.kind.tracked:
         raise RefusedError(422, f"a use case has no crawl to {command.order}")
@@ -184,7 +184,7 @@ async def _count(ledger: Ledger, command: Action, task_filter: TaskFilter) -> Co
 
 
 async def _task_named(ledger: Ledger, query: FindTasks) -> Record | None:
-    """Return the task whose complete URL or key the user typed, if it matches the filter."""
+    """Return the task whose complete URL or key the user typed, if the task matches the filter."""
     url_or_key = query.prefix or query.text
     if not url_or_key:
         return None

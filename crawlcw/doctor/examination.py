@@ -26,7 +26,7 @@ from crawlcw.model.task import BlobRef
 RECHECK_DELAY = timedelta(seconds=1)
 #: Maximum number of documents that wait in memory for their second check.
 _CANDIDATES = 10_000
-#: Number of hosts in one query for hosts that have due tasks but were not woken.
+#: Number of hosts that one query checks for a missing wake-up.
 _HOSTS = 100
 #: Do not delete blobs younger than this age, because a writer stores a blob before its task.
 _REFERRED_WITHIN = timedelta(days=1)
@@ -124,7 +124,7 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
     """Check the store, and repair it if *repair* is true; return whether the ledger is readable."""
     kinds = {problem.kind for problem in health.violations}
     remaining = health.violations
-    # If a table or index has another definition, do not repair, because the user must drop it.
+    # Do not repair a table or index whose definition is wrong, because the user must drop it.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
         await ledger.inspection.prepare()
         remaining = (await ledger.inspection.health()).violations
@@ -142,7 +142,7 @@ class _Candidate(NamedTuple):
     repair: Callable[[], Awaitable[object]]  #: returns False if the document has changed
 
 
-#: Function that finds candidates among all documents, or among the documents with some keys.
+#: Function that yields documents with violations, from all documents or from given documents.
 _Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
 
 
@@ -163,14 +163,14 @@ class _Examination:
         if self.ledger.kind.tracked:
             # A use case has stages instead of hosts, and stages need no wake-up.
             await self._check_twice(self._blobs)
-        # Skip the sleeping hosts if an invalid `due` remains, because `due` sorts the tasks.
+        # Skip this check if an invalid `due` remains, because the check sorts the tasks by `due`.
         elif malformed is None or malformed.repaired == malformed.count:
             await self._check_twice(self._sleeping_hosts)
         await self._check_twice(self._workers)
 
     async def _check_twice(self, check: _Check) -> None:
         """Check documents twice, and report the documents that have violations both times."""
-        # The dictionary has the text of each key, because a key of a document may be unhashable.
+        # The dictionary's keys are texts of the documents' keys, because some are unhashable.
         keys_by_text: dict[str, Any] = {}
         async for candidate in check(None):
             keys_by_text[repr(candidate.key)] = candidate.key
@@ -220,7 +220,7 @@ class _Examination:
         return was_repaired
 
     async def _sleeping_hosts(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
-        """Yield the hosts that have due tasks but become ready later, because of a lost wake-up."""
+        """Yield hosts that become ready after their first task is due; a wake-up was lost."""
         if wanted_ids is None:
             cursor = ""
             while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):

@@ -16,7 +16,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind, Violation
 from crawlcw.model.task import DONE, WAITING, Status
 
-#: Length of a completed lease: a living worker renews the lease earlier.
+#: Time until a mended lease expires, in which a living worker can renew the lease.
 _RENEWED_WITHIN = timedelta(seconds=60)
 #: The holder of a mended lease, a name that no worker has.
 _MENDER = "doctor:0"
@@ -146,8 +146,8 @@ _MAY_BE_NEGATIVE = ("depth", "priority")
 def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield the violations of a task.
 
-    *document* has the fields that `ledger.documents` names. In place of the items, *document* has
-    their number (`items`), the missing items (`items_lost`) and the missing blobs (`blobs_lost`).
+    *document* has the fields that `ledger.documents` names, but not the items. The field `items` is
+    the number of the items, `items_lost` lists missing items, and `blobs_lost` lists missing blobs.
     """
     if malformed := [*_malformed(document, *_TASK)]:
         yield from malformed
@@ -188,10 +188,10 @@ def _mend_of_lease(
     if document.get("lock_time") is None:
         mend["lock_time"] = document["update_time"]
     if document.get("lock") is None:
-        # No worker can use a lease without a lock, so the mend lets the lease expire now.
+        # The lease has no holder (`lock`), so no worker can use it. Let the lease expire now.
         mend |= {"lock": _MENDER, "due": now if due is None else min(due, now)}
     elif due is None:
-        # The lease has a holder, which may renew the lease or commit.
+        # The lease has a holder, so leave the holder time to renew the lease or to commit.
         mend["due"] = now + _RENEWED_WITHIN
     return mend
 
@@ -199,7 +199,7 @@ def _mend_of_lease(
 def _stale_fields(
     document: Mapping[str, Any], status: Status, *, due: datetime | None
 ) -> list[str]:
-    """Return the fields of a task without a lease that have lost their meaning."""
+    """Return the names of fields that a task without a lease must not have with this status."""
     stale_fields = [name for name in ("lock", "lock_time") if document.get(name) is not None]
     if status in DONE and due is not None:
         stale_fields.append("due")
@@ -247,23 +247,23 @@ def host_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
         mend = {"ready_at": now + _RENEWED_WITHIN}
         yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=f"owner {owner}", mend=mend)
     epoch, released = document["epoch"], document.get("released") or 0
-    # Each lease raises the epoch, and its release records the epoch in `released`.
+    # Each lease of a host raises `epoch`, and the end of a lease copies `epoch` to `released`.
     if epoch < released + (owner is not None):
         detail = f"epoch {epoch}, released {released}, owner {owner}"
         yield Violation(kind=Kind.FENCE_BEHIND, detail=detail)
 
 
 def is_awake(document: Mapping[str, Any], *, now: datetime) -> bool:
-    """Return whether a host is leased or can be leased now, so it needs no wake-up."""
+    """Return whether a host needs no wake-up, because it is leased or can be leased now."""
     ready_at = document.get("ready_at")
     return document.get("owner") is not None or (isinstance(ready_at, datetime) and ready_at <= now)
 
 
 def wake_up_violations(document: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
-    """Yield the violations of a host without an owner, whose first task is *due*.
+    """Yield the violations of a host without an owner; *due* is the time of its first task.
 
-    *document* is None if the host is unknown. A host that was given up needs a wake-up too, because
-    its next owner must ignore the new tasks.
+    *document* is None if the host is unknown. Even a host that was given up needs a wake-up,
+    because its next owner must mark its new tasks as ignored.
     """
     ready_at = None if document is None else document.get("ready_at")
     not_before = None if document is None else document.get("not_before")

@@ -1,1 +1,1 @@
-"""Parts of any worker on a ledger: leases, heartbeats, retries, and quarantined tasks."""
+"""The parts that every worker has: leases, heartbeats, retries, and quarantined tasks."""

@@ -24,7 +24,7 @@ MAX_GROUP_SIZE = 200
 _MAX_PARALLEL_WRITES = 3
 #: Minimum seconds between the starts of two groups, unless a worker waits for a write.
 _GROUP_INTERVAL_S = 0.05
-#: Seconds between two checks whether a worker waits for a write.
+#: Seconds between two polls for a worker that waits for a write.
 _POLL_INTERVAL_S = 0.01
 #: Maximum seconds that a group waits for more elements of its source.
 _MAX_GATHER_S = 0.1
@@ -57,12 +57,12 @@ async def write_in_groups(
     started_at = float("-inf")
     async with anyio.create_task_group() as writers:
         while True:
-            # Wait for a permit before the group is taken, because the queue grows during the wait.
+            # Wait for a free writer before taking a group, because more elements come meanwhile.
             await permits.acquire()
             with anyio.move_on_after(_GROUP_INTERVAL_S):
                 await last_written.wait()
             group = [await queue.get()]
-            while (  # noqa: ASYNC110  # no event tells that a worker waits
+            while (  # noqa: ASYNC110  # a waiting worker sets no event
                 not queue.full()
                 and queue.qsize() < MAX_GROUP_SIZE
                 and time.monotonic() < started_at + _GROUP_INTERVAL_S
@@ -82,7 +82,7 @@ class GroupWriter(Generic[T]):
     def __init__(
         self, write: Callable[[list[T]], Awaitable[None]], *, first_size: int, max_size: int
     ) -> None:
-        """The first call of *write* gets up to *first_size* elements, later calls *max_size*."""
+        """Pass up to *first_size* elements to the first call of *write*, later up to *max_size*."""
         self._write = write
         self._group_size = first_size
         self._max_size = max_size
@@ -102,7 +102,7 @@ class GroupWriter(Generic[T]):
         Raises the exceptions of the source and of the write. After an exception, `finish` can write
         the elements that were read but not written.
         """
-        # Read in a separate asyncio task, because AnyIO would cancel a source while it closes.
+        # Read in a separate asyncio task, because AnyIO would cancel a source that is closing.
         read_task = asyncio.create_task(self._read(source))
         try:
             await self._write_groups()
@@ -129,7 +129,7 @@ class GroupWriter(Generic[T]):
                     first_read_at = anyio.current_time()
                     self._notify_waiting()
                 elif anyio.current_time() - first_read_at > _MAX_GATHER_S:
-                    # A source that never waits would block the event loop, and so all writes.
+                    # A source that never waits would block the event loop and thus all writes.
                     await checkpoint()
         finally:
             if isinstance(source, AsyncGenerator):

@@ -1,8 +1,8 @@
 """Repeat operations of a ledger while its database is unavailable (Decorator and Retry).
 
 An outage of the database is no failure of a page, so operations are tried again with exponential
-backoff. After an outage there is a short time, the renewal grace, in which workers can still renew
-leases that have expired during the outage.
+backoff. The renewal grace is a short time after an outage. In this time, workers can still renew
+leases that expired during the outage.
 """
 
 import logging
@@ -30,7 +30,7 @@ _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
 #: Seconds that a report waits for a number from the ledger before the report omits the number.
 _REPORT_TIMEOUT_S = 10.0
-#: Seconds after an outage until every waiting process has tried its operation again.
+#: Seconds within which every waiting process repeats its operation after an outage.
 _RETURN_WINDOW_S = 2 * _MAX_DELAY_S
 
 
@@ -38,7 +38,7 @@ class LedgerRetry:
     """Repeats the ledger operations of one process, and knows the last outage of the ledger."""
 
     def __init__(self, give_up: timedelta) -> None:
-        """Give up an operation if the ledger has not answered for *give_up*."""
+        """Let an operation fail if the ledger has not answered for the duration *give_up*."""
         #: Number of operations, including repetitions, by a name such as `tasks.add`.
         self.calls_by_operation: Counter[str] = Counter()
         self._give_up = give_up
@@ -65,7 +65,7 @@ class LedgerRetry:
         Raises `LedgerUnavailableError` after `give_up`. *name* is the operation's name in the
         counters.
         """
-        # Keep this method fast, because it runs several times a page.
+        # Keep this method fast, because it runs several times for each page.
         started_at = time.monotonic()
         self.calls_by_operation[name] += 1
         try:
@@ -133,7 +133,7 @@ class LedgerRetry:
         return result
 
     def _note_outage(self, failed_at: float) -> None:
-        # Date the outage back to the last success, because the outage may have begun just after.
+        # Let the outage begin at the last success, because it may have begun right after that.
         outage_start = min(failed_at, self._last_success_start)
         if outage_start > self._outage_end and not self._waiting_count:
             self._outage_start = outage_start
@@ -145,7 +145,7 @@ def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:
 
 
 class _Retrying:
-    """Repeats the operations of a ledger, or of the part *name* of a ledger."""
+    """Repeats the operations of a ledger, or only of its part *name*, such as `tasks`."""
 
     def __init__(self, target: Any, retry: LedgerRetry, *, name: str = "") -> None:
         self._target = target

@@ -24,13 +24,13 @@ from crawlcw.model.transitions import is_quarantined
 
 
 class Pool:
-    """Coroutines of one process that work on leases of tasks, called workers here."""
+    """The worker coroutines of one process; each works on one leased task at a time."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.dispatched = 0  #: number of leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        #: Coroutine function that waits for a lease; `task_done` must follow the work.
+        #: Coroutine function that waits for a lease; call `task_done` after the work on it.
         self.get = self._queue.get
         #: Function that starts a worker; None unless the pool runs.
         self._start_worker: Callable[[], object] | None = None
@@ -79,11 +79,12 @@ class Pool:
         release_queued: Callable[[], Awaitable[None]],
         grace_scope: Callable[[], AbstractContextManager[object]],
     ) -> FinishReason:
-        """Run workers until *source* returns why the work has ended; return this finish reason.
+        """Run worker coroutines until *source* ends; return the finish reason from *source*.
 
-        Each worker runs *work*. If *source* is not drained, *release_queued* releases the waiting
-        leases, and the tasks in progress may finish within *grace_scope*. Raises `UsageError` if
-        other code cancels the asyncio task of a worker.
+        Each worker runs *work*. If *source* returns another reason than `DRAINED`, *release_queued*
+        releases the leases in the queue. Then the tasks in progress may finish in the context
+        *grace_scope*. Raises `UsageError` if code outside of crawlcw cancels the asyncio task of a
+        worker.
         """
         async with anyio.create_task_group() as workers:
             self._start_worker = partial(workers.start_soon, _unless_others_cancel, work)
@@ -103,8 +104,8 @@ class Pool:
                 self._start_worker = None
                 workers.cancel_scope.cancel()
 
-            # Run the source in a separate asyncio task, because a wake-up of a nested coroutine
-            # passes through all coroutines that await it.
+            # Run the source in a separate asyncio task, because it costs time to resume a deeply
+            # nested coroutine.
             workers.start_soon(run_source)
         return reason
 
@@ -122,7 +123,7 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         ) from error
 
 
-#: A task that could not run alone is deferred for this multiple of `max_wait_s`.
+#: Delay of a task that could not run alone, as a multiple of `max_wait_s`.
 _DEFER_FACTOR = 12
 
 
@@ -141,7 +142,7 @@ class Quarantine:
         self._quarantine_ended = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
-        """Return whether to start a task now; `leave` must follow the end of a started task.
+        """Return whether to start a task now; the caller must call `leave` after a started task.
 
         If a quarantined task runs, `enter` waits for the end of that task and returns False. If
         *lease* is lost, `enter` cancels the work. A quarantined task that waits too long raises
@@ -155,7 +156,7 @@ class Quarantine:
             if needs_quarantine:
                 self.quarantined_lease = lease
                 self._quarantine_ended = anyio.Event()
-                if self._in_progress:  # other tasks wait in `enter` from now on
+                if self._in_progress:  # from now on, new tasks wait in `enter`
                     self._none_in_progress = anyio.Event()
                     with anyio.move_on_after(self._max_wait_s) as wait_scope:
                         await self._none_in_progress.wait()

@@ -153,8 +153,8 @@ class WorkerSession:
     ) -> None:
         """Prepare a session that `join` starts; for *limit* and *deadlines* see `Watchdog`.
 
-        *lease_length* returns the current length of a lease. The session gives up if the ledger
-        has not answered for *give_up*.
+        *lease_length* returns the current length of a lease. The session's ledger operations fail
+        if the ledger has not answered for *give_up*.
         """
         self.raw_ledger = ledger
         self.lease_length = lease_length
@@ -178,7 +178,7 @@ class WorkerSession:
         #: Samples of the last minute: a monotonic time, and the number of pages at that time.
         self._rate_samples = deque([(time.monotonic(), 0)])
         self._last_vitals = Vitals()
-        #: Minute of the last recorded point of rates; at first the minute of the worker's start.
+        #: Minute of the last rates that were recorded; at first the minute of the worker's start.
         self._recorded_minute = minute_of(self.started_at)
         self._max_lag = 0.0  #: longest lag of the event loop since the last recorded point
         self._is_idle = False
@@ -202,15 +202,16 @@ class WorkerSession:
     ) -> None:
         """Renew leases and write heartbeats until cancelled; *on_lost* gets the ids of lost tasks.
 
-        Renews after every third of a lease, and releases leases of dead processes on this machine.
-        *announce* gets the tasks that were released because their work was cancelled.
+        Renews the leases when a third of their length has passed, and releases the leases of dead
+        processes on this machine. Calls *announce* with tasks that were released because the work
+        on them was cancelled.
         """
         self._renewal_wanted = anyio.Event()
         async with anyio.create_task_group() as renewal_tasks:
             renewal_tasks.start_soon(self._keep_beating)
             renewed_at = anyio.current_time()
             while True:
-                # Count the pause from the last renewal, because an outage must not extend it.
+                # Count from the last renewal, because an outage must not delay the next renewal.
                 with anyio.CancelScope(
                     deadline=renewed_at + self.lease_length().total_seconds() / 3
                 ):
@@ -242,10 +243,10 @@ class WorkerSession:
         return lost_ids
 
     async def _renew_during_stall(self) -> None:
-        """Renew leases in another event loop and connection, because the session's loop stalls."""
+        """Renew leases in a second event loop while the session's event loop is blocked."""
         ledger = await self.raw_ledger.reconnected()
         try:
-            # Read the leases in the ledger, because memory lacks a claim whose reply has not come.
+            # Read the leases from the ledger, because this process may not know its last claim yet.
             if leases := await ledger.leases.leases_of(self.worker):
                 await ledger.leases.renew(leases, lease=self.lease_length())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
@@ -265,7 +266,7 @@ class WorkerSession:
     async def abandon(self, ledger: Ledger) -> int:
         """Release all tasks over another connection; return the number of released tasks.
 
-        Another thread calls `abandon` in its own loop if the session's loop does not end.
+        If the session's event loop does not end, another thread runs `abandon` in a new loop.
         """
         released_count = await ledger.outcomes.release(self.leases.all())
         await ledger.workers.leave(self.worker)
@@ -277,8 +278,8 @@ class WorkerSession:
 
     async def leave(self) -> None:
         """Release the hosts and leave the list of workers, after all tasks were released."""
-        # Leave the list of workers last, because other workers could release a missing worker's
-        # leases.
+        # Leave the list of workers last, because other workers release the leases of a worker that
+        # is not in the list.
         if self.hosts is not None:
             await self.hosts.leave()
         await self.beat(connection=self.ledger)
@@ -286,7 +287,7 @@ class WorkerSession:
         await self.ledger.workers.leave(self.worker)
 
     async def _keep_beating(self) -> None:
-        """Write a heartbeat every few seconds, and when this worker becomes idle or has work."""
+        """Write a heartbeat every few seconds, and each time this worker becomes idle or busy."""
         while True:
             with anyio.move_on_after(
                 min(_HEARTBEAT_INTERVAL_S, self.lease_length().total_seconds() / 3)
@@ -307,7 +308,7 @@ class WorkerSession:
     async def beat(self, connection: Ledger | None = None) -> None:
         """Write a heartbeat with the worker's counters; raises `LedgerError`.
 
-        A worker that uses another *connection* stalls or leaves, so it does not ask for hosts.
+        If *connection* is given, this worker is blocked or leaving, so it does not count as idle.
         """
         is_idle = self._is_idle and connection is None
         self._last_vitals = self.vitals()
@@ -332,7 +333,7 @@ class WorkerSession:
         )
 
     def _rate(self) -> float:
-        """Return how many tasks were finished a second in the last minute, or since the start."""
+        """Return the number of finished tasks per second in the last minute, or since the start."""
         now, samples = time.monotonic(), self._rate_samples
         samples.append((now, self.stats.pages))
         while now - samples[1][0] >= _RATE_WINDOW_S:
@@ -361,7 +362,7 @@ class WorkerSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether this worker's fetchers have no host to work on although the ledger has tasks."""
+        """True if the ledger has tasks, but this worker's fetchers have no host to work on."""
         return self._is_idle
 
     def set_idle(self, idle: bool) -> None:
@@ -371,7 +372,7 @@ class WorkerSession:
             self._idle_changed.set()
 
     async def neighbours(self) -> tuple[int, int]:
-        """Return the number of workers, and how many other workers are idle."""
+        """Return the number of all workers, and the number of idle workers except this worker."""
         now = self.ledger.now()
         max_silence = timedelta(seconds=_MISSED_BEATS * _HEARTBEAT_INTERVAL_S)
         registered = await self.ledger.workers.all()

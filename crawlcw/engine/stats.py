@@ -29,7 +29,7 @@ class Stats(Counters):
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded outcomes
     unwritten_pages: int = 0  #: number of finished pages that the ledger has not yet recorded
     unwritten_items: int = 0  #: number of items that the ledger has not yet recorded
-    unwanted: int = 0  #: number of ignored pages without a failure, such as out of scope
+    unwanted: int = 0  #: number of ignored pages without a failure, such as pages out of scope
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
     claims: int = 0
@@ -46,7 +46,7 @@ class Stats(Counters):
         return time.monotonic() - self.started_at
 
     def snapshot(self) -> Counters:
-        """Return a copy of the counters, where the largest count of each kind comes first."""
+        """Return a copy of the counters; each mapping has its largest numbers first."""
         return Counters() + self
 
     def host_given_up(self, origin: str, reason: str) -> None:
@@ -57,7 +57,7 @@ class Stats(Counters):
             self.more_hosts_given_up += 1
 
     def count_unwritten(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
-        """Count pages and items that wait for the ledger, or with *written* no longer wait."""
+        """Add to the numbers of unwritten pages and items; subtract if *written* is true."""
         step = -1 if written else 1
         for settlement in settlements:
             change = settlement.change
@@ -98,7 +98,7 @@ class Step(Protocol):
         """Note that the step failed, for one of the reasons of `errors.Reason`."""
 
 
-#: Context manager of each step in a crawl without instruments.
+#: If a crawl has no instruments, each step uses this empty context manager.
 NO_STEP: AbstractContextManager[Step | None] = nullcontext()
 
 

@@ -1,7 +1,8 @@
 """Thread that detects callbacks that block the event loop or never return.
 
 While the loop stalls, the watchdog thread logs the blocking callback, renews leases, and ends the
-process at the limit. If C code holds the interpreter's lock, a timer of CPU time ends the process.
+process at the limit. If C code holds the interpreter's lock, the thread cannot run, so a timer of
+CPU time ends the process.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ STUCK_EXIT_CODE = 124
 _POLL_INTERVAL_S = 0.25
 #: Seconds after which the process ends even if the last log lines are not written yet.
 _LOG_TIMEOUT_S = 2.0
-#: Seconds that a renewal of leases may take, in which the watchdog cannot watch the loop.
+#: Maximum seconds of one renewal, because the watchdog cannot watch the event loop meanwhile.
 _RENEWAL_TIMEOUT_S = 5.0
 #: Seconds by which the CPU timer exceeds the limit, so that the watchdog thread acts first.
 _CPU_MARGIN_S = 5.0
@@ -45,7 +46,7 @@ _CPU_MARGIN_S = 5.0
 class Watchdog:
     """Thread that watches the event loop until the watchdog's `async with` block ends.
 
-    Outside of its `async with` block, a watchdog measures no stalls.
+    A watchdog measures stalls only while its `async with` block runs.
     """
 
     def __init__(
@@ -61,20 +62,20 @@ class Watchdog:
         """End the process if user code blocks the loop for longer than *limit*; 0 means no limit.
 
         While the loop stalls, the watchdog thread calls *renew* in its own loop every
-        *renew_every*. *deadlines* maps the failure reason of a timeout to that timeout in seconds.
+        *renew_every*. *deadlines* has the seconds of each timeout by its failure reason.
         """
         self.stalls = StallLog(now=float("inf"))
         self.limit = limit.total_seconds()
         self._stats = stats
         self.renew_every = renew_every.total_seconds()
-        #: The user's code that has run since the last tick of the event loop.
+        #: The user's code that the event loop has run since the last call of `_tick`.
         self.last_user_call: Called | None = None
         self._renew = renew
         self._deadlines = deadlines
         self._clock = clock
         self._renewed_at = clock()
         self._logged_callbacks: set[str] = set()
-        #: CPU seconds without a tick of the loop after which the process ends; 0 means no limit.
+        #: Maximum CPU seconds between two calls of `_tick`; 0 means no limit.
         self._cpu_limit_s = 0.0
         self._tick_handle: asyncio.TimerHandle
         self._stop_event = threading.Event()
@@ -103,7 +104,7 @@ class Watchdog:
         return max(longest_lag, self.stalls.lag(self._clock()))
 
     def blocking_code(self) -> str:
-        """Return the name and the URL of the user's callback that blocks the event loop now."""
+        """Return the name of the user's callback that blocks the event loop, and the page's URL."""
         user_call = running_in(self._loop_frame())
         return "" if user_call is None else f"{user_call.name} of {user_call.subject}"
 
@@ -111,7 +112,7 @@ class Watchdog:
         """Start to watch."""
         self._loop_thread = threading.get_ident()
         self.stalls = StallLog(now=self._clock())
-        # Leave the process's only timer of CPU time alone if other code uses this timer.
+        # A process has only one timer of CPU time, so set it only if no other code uses it.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._cpu_limit_s = self.limit + min(_CPU_MARGIN_S, self.limit)
             # `chain` calls the default handler afterwards, which ends the process.
@@ -127,7 +128,7 @@ class Watchdog:
         self._tick_handle.cancel()
         self._stop_event.set()
         with anyio.CancelScope(shield=True):
-            # Do not wait longer for a renewal of leases, because the watchdog is a daemon thread.
+            # Do not wait longer for a renewal, because a daemon thread does not delay the exit.
             await to_thread.run_sync(self._thread.join, _LOG_TIMEOUT_S)
         if self._cpu_limit_s:
             self._cpu_limit_s = 0.0
@@ -208,7 +209,7 @@ class Watchdog:
             )
 
     def _end_process(self, user_call: Called, frame: FrameType | None) -> None:
-        # End the process in any case, because the blocking code may hold the lock of the log.
+        # End the process even if the log blocks, because the blocking code may hold the log's lock.
         threading.Timer(_LOG_TIMEOUT_S, os._exit, [STUCK_EXIT_CODE]).start()
         logger.error(
             "%s has blocked the event loop for more than %s on %s: this process ends "

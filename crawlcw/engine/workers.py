@@ -16,7 +16,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Silence after which a worker counts as dead; no lease is longer, so its leases have expired.
+#: A worker without a heartbeat for this time counts as dead; all its leases have expired by then.
 _LONGEST_SILENCE = timedelta(days=1)
 _STATM = Path("/proc/self/statm")
 
@@ -59,7 +59,7 @@ def _machine_id() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """Return the kernel's start time of process *pid*, "" if unknown, None for no process."""
+    """Return when process *pid* started; "" if unknown, None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -81,7 +81,7 @@ def _exists(pid: int) -> bool:
 
 
 async def reap_dead_workers(ledger: Ledger) -> int:
-    """End the leases of dead workers; return how many of these leases were on tasks."""
+    """End the leases of dead workers; return the number of tasks whose leases ended."""
     ended_leases = 0
     for worker in await dead_workers(ledger):
         ended_leases += await ledger.workers.leave(worker.name)
@@ -94,7 +94,7 @@ async def reap_dead_workers(ledger: Ledger) -> int:
 
 
 async def dead_workers(ledger: Ledger) -> list[Worker]:
-    """Return the workers in the ledger whose process is dead or has been silent for a day."""
+    """Return the workers whose process is dead, and the workers without a heartbeat for a day."""
     now = ledger.now()
     workers = await ledger.workers.all()
     return [worker for worker in workers if is_dead(worker) or is_gone(worker, now=now)]

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _BATCH_SIZE = 1_000
 #: Seconds between two polls of the ledger.
 _POLL_INTERVAL_S = 1.0
-#: Age of the oldest outcomes that each poll reads, because outcomes may reach the ledger late.
+#: Each poll reads the outcomes of this last period, because outcomes may reach the ledger late.
 _MAX_DELAY = timedelta(minutes=1)
 
 
@@ -48,10 +48,11 @@ class ItemSelection:
 async def export(
     ledger: Ledger, targets: Collection[Target], selection: ItemSelection, *, stdout: BinaryIO
 ) -> int:
-    """Write the items to all *targets*, each completely or not at all; return the number of items.
+    """Write the items to all *targets*; return the number of items.
 
-    `-` is *stdout*. Raises `UsageError` if a target cannot be written. If a writer of another
-    package fails, the export completes its other targets before it raises the error.
+    Each target gets all items or none; `-` is *stdout*. Raises `UsageError` if a target cannot be
+    written. If a writer of another package fails, the export completes its other targets before it
+    raises the error.
     """
     count = 0
     unseen_fields, names = set(selection.fields or ()), set[str]()
@@ -74,7 +75,7 @@ async def export(
                 output.write(item)
             count += 1
             if count % _BATCH_SIZE == 0:
-                # A ledger in memory never suspends this task, so let the event loop handle signals.
+                # Let the event loop handle signals, because a ledger in memory never waits.
                 await asyncio.sleep(0)
         for output in outputs:
             output.finish()
@@ -89,7 +90,7 @@ async def export(
 
 
 def check(targets: Sequence[Target]) -> None:
-    """Raise `UsageError` if one of *targets* cannot be written, or two targets are the same."""
+    """Raise `UsageError` if a target cannot be written, or if two of *targets* are the same."""
     for target in targets:
         forms.writer_class(target.format)
         target.check()
@@ -103,8 +104,8 @@ async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemR
     if selection.versions:
         rows = ledger.queries.versions()
     else:
-        # The query may return tasks without new items, because an unchanged page that was visited
-        # again has a newer status than its items. The query misses no new items, because a fetch
+        # The query may return tasks without new items, because a new visit of an unchanged page
+        # changes only the status of its task. The query misses no new items, because a fetch
         # changes the status of its task.
         rows = ledger.queries.items(
             None if fetched_since is None else TaskFilter(changed_since=fetched_since)
@@ -133,8 +134,8 @@ async def follow(
 ) -> int:
     """Write items to *stdout* as JSON Lines until the ledger is drained; return how many.
 
-    If a page is fetched again, its items are written again. If an outcome reaches the ledger more
-    than a minute late, its items may be missing.
+    If a page is fetched again, its items are written again. If the outcome of a page reaches the
+    ledger more than a minute late, the page's items may be missing.
     """
     lines = forms.JsonLines(stdout)
     count = 0
@@ -159,7 +160,7 @@ async def _new_rows(
         now = ledger.now()
         poll_start = max(start, now - _MAX_DELAY, selection.fetched_since or start)
         task_filter = replace(finished, changed_since=poll_start)
-        # Write the items of the task that changed first before other items.
+        # Write the items in the order in which their tasks changed.
         for finished_record in [record async for record in ledger.queries.walk(task_filter)][::-1]:
             visit = (finished_record.task.id, finished_record.task.settled)
             if visit in seen_visits:
@@ -175,7 +176,7 @@ async def _new_rows(
         on_poll()
         if drained:
             return
-        # Look for due tasks before the last poll, so that this poll finds all recorded items.
+        # Poll once more after no task is due, so that the last poll finds all recorded items.
         drained = await ledger.queries.next_due() is None
         if not drained:
             await asyncio.sleep(interval)

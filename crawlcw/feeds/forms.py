@@ -1,6 +1,6 @@
 """Writers of items to a byte stream, one class for each feed format.
 
-Another package offers a format by an entry point of the group `crawlcw.feeds`. The name of the
+Another package adds a format with an entry point of the group `crawlcw.feeds`. The name of the
 entry point is the format and the extension of the files, and its value is a class with the methods
 of `FeedWriter`.
 """
@@ -38,7 +38,7 @@ class FeedWriter(Protocol):
         """
 
     def finish(self) -> None:
-        """Write the end of the content; crawlcw calls `finish` once, if no write has failed."""
+        """Write the end of the content; crawlcw calls `finish` once, unless a write has failed."""
 
     def close(self) -> None:
         """Release temporary files; crawlcw calls `close` once, even after a failure."""
@@ -103,7 +103,7 @@ class Table(JsonLines):
         self._file.write(values.to_json(item) + "\n")
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows as read from JSON, so dates and bytes are text."""
+        """Yield the rows; dates and bytes are texts, because the rows come from JSON."""
         self._file.flush()
         self._file.seek(0)
         for line in self._file:
@@ -117,9 +117,9 @@ class Table(JsonLines):
 class Csv(Table):
     """Writer of a CSV table (RFC 4180) in UTF-8, with the columns of all items.
 
-    Lists and objects are written as JSON. With *defuse*, cells that look like formulas are escaped,
-    because text from a page must not run in a spreadsheet. On a terminal, line ends in cells are
-    escaped, because a line end would look like a new row.
+    Lists and objects are written as JSON. If *defuse* is true, cells that look like formulas are
+    escaped, because a spreadsheet must not run text from a page. On a terminal, line ends in cells
+    are escaped, because a line end would look like a new row.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ _BUILT_IN: dict[str, Callable[..., FeedWriter]] = {
 
 
 def writer_class(name: str) -> Callable[..., FeedWriter]:
-    """Return the writer of the format *name*; raises `UsageError` if it cannot be loaded."""
+    """Return the writer of a format; raises `UsageError` if the writer cannot be loaded."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     writer = extensions.load(extensions.FEEDS, name)

@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 class Output:
     """A target and its writer; as a context manager it opens and closes both.
 
-    An error of another package's writer ends this output only: its file does not appear, and
-    `failure` says why. Raises `UsageError` if the target cannot be written.
+    If another package's writer raises an error, only this output ends. Then the output's file does
+    not appear, and `failure` is the error. Raises `UsageError` if the target cannot be written.
     """
 
     def __init__(

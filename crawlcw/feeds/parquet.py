@@ -1,4 +1,4 @@
-"""Tables of columns with types (Apache Parquet), the format of the extra `parquet`."""
+"""Tables with typed columns (Apache Parquet), which need the optional dependencies `parquet`."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _ROW_GROUP = 5_000
 
 
 class Parquet(Table):
-    """A table of columns with types (Apache Parquet), by pyarrow.
+    """Writer of a table with typed columns (Apache Parquet), which uses the library pyarrow.
 
     The type of a column is bool, int64 or double if all its values have this type, otherwise
     string. Lists and objects are written as JSON. A column of integers and fractions is a

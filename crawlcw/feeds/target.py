@@ -1,6 +1,7 @@
-"""Targets of the option `-o`: a file, which appears when complete, a device, stdout or a store.
+"""Targets of the option `-o`: a file, a device, stdout or a store.
 
-The extension of a target's file name selects the format and the compression.
+A file appears only when it is complete. The extension of a target's file name selects the format
+and the compression.
 """
 
 import gzip
@@ -23,7 +24,7 @@ else:
 STDOUT = "-"
 #: The formats that need no other package.
 BUILT_IN = ("jsonl", "json", "csv")
-#: Extensions that are not the name of their format.
+#: The format of each extension that is not itself the name of a format.
 _EXTENSIONS = {
     ".jl": "jsonl",
     ".ndjson": "jsonl",
@@ -68,7 +69,7 @@ class Target:
         except OSError as error:
             raise UsageError(f"cannot write {text}: {error.strerror}") from None
         if is_special:
-            # A device or a named pipe has no extension.
+            # A device or a named pipe has no extension that names a format, so write JSON Lines.
             return cls(location=text, format="jsonl")
         *_, suffix = path.suffixes[-1:] or [""]
         compression = _COMPRESSIONS.get(suffix.lower())
@@ -86,7 +87,7 @@ class Target:
         return cls(location=text, format=form, compression=compression)
 
     def check(self) -> None:
-        """Raise `UsageError` before a crawl spends hours if its target cannot be written.
+        """Raise `UsageError` early, before a crawl starts, if the target cannot be written.
 
         For a remote target, only check that its library is installed.
         """
@@ -125,7 +126,7 @@ def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
 
 @contextmanager
 def naming(target: Target) -> Iterator[None]:
-    """Replace an `OSError` of the block by a `UsageError` that names the target."""
+    """Replace an `OSError` of the `with` block by a `UsageError` that names the target."""
     try:
         yield
     except BrokenPipeError:
@@ -170,7 +171,7 @@ def _replacing(path_text: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _remote(url: str) -> Iterator[BinaryIO]:
-    """Open an object of a remote store, which most stores publish only when it is complete."""
+    """Open an object of a remote store; most stores publish an object only when it is complete."""
     store, path = filesystem(url)
     stream = store.open(path, "wb")
     try:
