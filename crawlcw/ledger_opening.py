@@ -1,8 +1,8 @@
 """Open the ledger at a URL; only this module chooses the kind of store.
 
 The module is separate from `assembly`, because most commands and the supervisor need a ledger but
-no crawler. Another package can offer a store by an entry point in the group `crawlcw.stores`, whose
-name is the scheme of URLs and whose value is the ledger class.
+no crawler. Another package can offer a store by an entry point in the group `crawlcw.stores`. The
+entry point's name is the scheme of ledger URLs, and its value is the ledger class.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Queries that find and count tasks and items, and find the next due time.
 
-A query on tasks reads one of two indexes. If the filter has a host, reason or callback with few
-tasks, the query reads the index of this field. Any other query reads the index of statuses in the
-order of the result, up to a limit.
+A query on tasks reads one of two indexes. If few tasks have the filter's host, reason or callback,
+the query reads the index of hosts, of reasons or of callbacks. Any other query reads the index of
+statuses, which has the order of the result, up to a number of rows.
 """
 
 from collections.abc import (
@@ -58,7 +58,8 @@ class Groups:
 
         - The group of a host, callback or depth counts all its tasks.
         - The group of a reason counts failed tasks that wait for a retry, and ignored tasks.
-        - The group of a status code counts done tasks; None counts those that never had a response.
+        - The group of a status code counts done tasks. The group None counts done tasks that never
+          had a response.
 
         `by` reads only indexes. SQL ledgers count in one snapshot. MongoDB counts one index range
         after the other, which takes 0.3 s for a million tasks. MongoDB may count a task that
@@ -84,7 +85,7 @@ class Queries:
     async def find(
         self, selection: TaskFilter, *, limit: int, cursor: Cursor | None = None
     ) -> list[Record]:
-        """Return up to *limit* chosen tasks, the last changed first, whatever their status.
+        """Return up to *limit* tasks that pass *selection*, sorted by time, latest first.
 
         The returned records have no items. The list is shorter than *limit* only if no more tasks
         follow *cursor*. Tasks with equal times are ordered by id. `find` reads as many batches as
@@ -124,29 +125,29 @@ class Queries:
     ) -> Page:
         """Return up to *limit* chosen tasks after *cursor*, in bounded time.
 
-        If a host (or a URL prefix with a path), reason or callback of the filter has at most
-        *scan_limit* tasks, `page` examines these tasks. For other filters `page` examines
-        *scan_limit* tasks with the filter's statuses and times, or a few times as many. *limit* and
+        If at most *scan_limit* tasks have the filter's host, reason or callback, `page` examines
+        these tasks. A URL prefix with a path counts as a host. For other filters `page` examines up
+        to a few times *scan_limit* tasks with the filter's statuses and times. *limit* and
         *scan_limit* are at least 1.
         """
         where = where_of(selection, self._store.kind)
         return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
 
     async def count(self, selection: TaskFilter) -> Count:
-        """Return the number of chosen tasks, or a lower bound of this number, without a write.
+        """Return the number of chosen tasks, or a lower bound; `count` writes nothing.
 
         `with_statuses` with the `from_statuses` of a bulk change gives the number that the change
-        would affect. An index gives the number of tasks by times, by reason, by callback or by
-        host; MongoDB has an index by callback or host only for all tasks and for done tasks. If no
-        index has all fields of the filter, `count` examines at most 500,000 tasks.
+        would affect. Indexes give the number of tasks by times, by reason, by callback or by host.
+        In MongoDB, the indexes by callback and by host can count only all tasks or done tasks. If
+        no index has all fields of the filter, `count` examines at most 500,000 tasks.
         """
         return await counted(self._store, [selection])
 
     async def next_due(self, *, due_by: datetime | None = None) -> datetime | None:
         """Return the earliest due time of all tasks; a leased task is due when its lease ends.
 
-        None means that every task is finished or ignored, so the ledger is drained. If tasks are
-        due by *due_by*, the result is the due time of any of these tasks, which is cheaper.
+        None means that every task is finished or ignored, so the ledger is drained. To read less,
+        `next_due` may return the due time of any task that is due at *due_by* or before.
         """
         return await self._store.reading(_next_due, due_by)
 
@@ -179,7 +180,7 @@ class Queries:
     async def item_count_within(self, *, scan_limit: int) -> Count:
         """Return the number of recorded items, or a lower bound of this number, in bounded time.
 
-        MongoDB examines only *scan_limit* tasks (at least 1), beginning with finished tasks.
+        MongoDB examines *scan_limit* tasks, finished tasks first; *scan_limit* must be at least 1.
         """
         return await self._store.reading(lambda tables: tables.results.count(scan_limit=scan_limit))
 
@@ -203,8 +204,8 @@ class Queries:
     async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Yield every recorded item in the order of task ids, batch by batch, in constant memory.
 
-        With *selection*, `items` yields only items of the selected tasks, the last changed task
-        first, and ignores the ids of *selection*.
+        With *selection*, `items` yields only items of the selected tasks, and begins with the task
+        that changed last. `items` does not use the field `ids` of *selection*.
         """
         if selection is None:
             async for row in self._rows(lambda tables, last_id: tables.results.items(last_id)):
@@ -239,7 +240,7 @@ class Queries:
 async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     where: Where = {}
-    # The index has the earliest due task of each priority first, so then skip to the next priority.
+    # Read only the first index entry of each priority, because this is the earliest due task.
     while tasks := await tables.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
@@ -250,11 +251,11 @@ async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetim
 
 
 async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
-    """Return the number of tasks that pass one of the filters; no two filters share a status."""
+    """Return the number of tasks that pass a filter of *choices*, each with different statuses."""
     total = Count(number=0)
     for selection in choices:
-        # Drop a `changed_before` in the future, which excludes no task, because only the index of
-        # statuses can test times.
+        # A `changed_before` in the future excludes no task. Drop it, so that the count can use
+        # other indexes than the index of statuses, which alone has times.
         is_future = selection.changed_before is not None and selection.changed_before > store.now()
         where = where_of(
             replace(selection, changed_before=None) if is_future else selection, store.kind
@@ -308,7 +309,7 @@ async def _page(
 
 
 async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | None:
-    """Return the first index in which the value of *where* has at most *limit* tasks, or None."""
+    """Return the first index in which at most *limit* tasks have the value in *where*, or None."""
     for by in _SELECTIVE_INDEXES:
         if by in where:
             tests = {by.value: where[by]}
@@ -318,7 +319,7 @@ async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | No
 
 
 async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> list[Cursor]:
-    """Return the cursors of the tasks *ids* that pass *where*, the last changed first."""
+    """Return cursors for each task in *ids* that passes *where*, sorted by time, latest first."""
     cursors = [
         Cursor(update_time=task["update_time"], id=task["_id"])
         for batch in batches(set(ids), _BATCH_SIZE)
@@ -328,7 +329,7 @@ async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> 
 
 
 async def _records(tables: LedgerTables, cursors: Sequence[Cursor], where: Where) -> list[Record]:
-    """Return the tasks at *cursors* that still pass *where*, the last changed first."""
+    """Return each task at a cursor if it still passes *where*, sorted by time, latest first."""
     tasks: list[Document] = []
     for batch in batches((task.id for task in cursors), _BATCH_SIZE):
         tasks += (await tables.tasks.read(batch, where=where)).values()

@@ -1,4 +1,4 @@
-"""Sessions, the identities for requests; a change must name the session's current fence.
+"""Store sessions (identities for requests); a write is refused if its fence is not current.
 
 A session is stored as this document:
 
@@ -45,15 +45,16 @@ class Sessions:
         return await self._store.reading(_get, name)
 
     async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
-        """Write a session durably if the stored fence is *old_session*'s; return True if written.
+        """Durably write a session if the stored session has the fence of *old_session*.
 
-        If *old_session* is None, the new session is written only if no session has this name. A
-        call that is repeated after a lost reply writes the session once, and returns True.
+        `change` returns whether the session was written. If *old_session* is None, the new session
+        is written only if no session has this name. A call that is repeated after a lost reply
+        writes the session once, and returns True.
         """
         return await self._store.writing(_change, old_session, new_session)
 
     async def keep(self, name: str, fence: int, changes: SessionChanges) -> bool:
-        """Record changes that pages made to a session durably; return whether they were written.
+        """Durably record the changes that pages made to a session; return whether it was written.
 
         Stored cookies that *changes* does not name stay unchanged. Nothing is written if the
         session's fence is not *fence*, or if the session is not ready.
@@ -61,7 +62,7 @@ class Sessions:
         return await self._store.writing(_keep, name, fence, changes)
 
     async def forget(self) -> int:
-        """Delete all sessions, which are created again at their next use; return their number."""
+        """Delete all sessions, and return their number; the next request makes a new session."""
         return await self._store.writing(lambda tables: tables.sessions.delete({}))
 
 
@@ -100,7 +101,7 @@ async def _keep(tables: LedgerTables, name: str, fence: int, changes: SessionCha
 
 
 def _document(identity: Identity) -> Document:
-    """Return the document that stores a session, with None for each field to remove."""
+    """Return the document that stores a session; a field with None is removed from the ledger."""
     document = {field.name: getattr(identity, field.name) for field in fields(Identity)}
     document["_id"] = document.pop("name")
     document["state"] = str(identity.state)

@@ -13,7 +13,7 @@ _CANCELLED_WITHIN = 0.5
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of *work*; raise a cancellation of the caller after *work* has ended."""
+    """Return the result of *work*; a cancellation of the caller takes effect only after *work*."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     # anyio's shield does not stop `asyncio.Task.cancel`, so catch `CancelledError` too.
@@ -31,8 +31,8 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
 async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run *function*; if the caller is cancelled, cancel *function* too and wait for its end.
 
-    In a cancelled scope of anyio every further `await` would fail, so a database driver could not
-    even close its sockets.
+    If *function* ran in a cancelled `anyio.CancelScope`, each `await` after the cancellation would
+    fail, so a database driver could not even close its sockets.
     """
     future = asyncio.ensure_future(function())
     try:
@@ -44,5 +44,5 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
                 # Cancel again, because a driver may mistake a cancellation for a network error.
                 await asyncio.wait([future], timeout=_CANCELLED_WITHIN)
         if not future.cancelled():
-            future.exception()  # so that asyncio does not report the exception as never retrieved
+            future.exception()  # or else asyncio would log "exception was never retrieved"
         raise

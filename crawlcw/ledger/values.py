@@ -20,10 +20,10 @@ class Added:
     existing: int = 0
     rejected: tuple[
         tuple[Task, str], ...
-    ] = ()  #: tasks that the store cannot hold, each with the reason
+    ] = ()  #: tasks that the store cannot hold, each with a text that says why
 
     def __add__(self, other: "Added") -> "Added":
-        """Return the sum of two results of `add`."""
+        """Add the numbers of new and of existing tasks, and join the lists of rejected tasks."""
         return Added(
             new=self.new + other.new,
             existing=self.existing + other.existing,
@@ -89,9 +89,9 @@ class TaskFilter:
         )
 
     def applicable(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
-        """Return this filter, restricted to the tasks that *change* applies to.
+        """Return this filter, restricted to the tasks that *change* can change.
 
-        If *change* ends leases, a leased task matches only if its lease has expired at *now*.
+        If *change* ends leases, the new filter selects only tasks whose lease has ended at *now*.
         """
         selection = self.with_statuses(change.from_statuses)
         return replace(selection, due_by=now) if change.ends_leases else selection
@@ -139,7 +139,7 @@ def largest_first(groups: Iterable[Group]) -> list[Group]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cursor:
-    """Position in a listing of tasks in which the last changed task is first (keyset cursor)."""
+    """Position in a listing of tasks (keyset cursor); the task that changed last comes first."""
 
     update_time: datetime
     id: bytes

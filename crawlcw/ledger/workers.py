@@ -1,6 +1,7 @@
 """The workers of a ledger: running processes, their leased tasks, their counters by minute.
 
-A point has a worker's counters at one minute of the last week, in this document:
+A point is a document with a worker's counters at one minute. The ledger keeps points of the last
+week. A point has these fields:
 
     kept     number of days for which the ledger keeps the point
     minute   minute of the point; a worker has one point in a minute
@@ -52,7 +53,7 @@ from crawlcw.model.rates import (
 from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
-#: Limit that is higher than the number of running workers and of recorded workers that left.
+#: Limit for reads of workers; the number of running and former workers is always lower.
 _WORKER_LIMIT = 100_000
 #: Maximum number of points in one read.
 _POINT_BATCH_SIZE = 5_000
@@ -108,7 +109,7 @@ class Workers:
     async def lend(self, worker: Worker, loan: Loan) -> bool:
         """Offer *loan* to *worker*, if the stored loan still equals `worker.loan`.
 
-        Return whether the ledger has *loan* now; a repeated call also returns True.
+        Return whether the ledger has *loan* now, even if an earlier call has written *loan*.
         """
         new_loan = asdict(loan)
         old_loan = None if worker.loan is None else asdict(worker.loan)
@@ -129,8 +130,8 @@ class Workers:
     ) -> None:
         """Record a report and heartbeat of a borrower, a worker that uses another worker's host.
 
-        A borrower is not idle. Nothing is written if the worker is no longer on the list, or if the
-        stored report is not *previous*, so a delayed report never replaces a later report.
+        A borrower is not idle. Nothing is written if the worker is no longer on the list. The
+        stored report must be *previous*, because a delayed report must not replace a later report.
         """
         last = None if previous is None else documents.report_document(previous)
         edit = Edit(
@@ -141,7 +142,7 @@ class Workers:
         await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def counters(self) -> Counters:
-        """Return the sum of the counters of running workers and of the last 1,000 that left."""
+        """Return the sum of the counters of running workers and of the last 1,000 ended workers."""
         workers = await self._store.reading(
             lambda tables: tables.workers.scan({}, limit=_WORKER_LIMIT)
         )
@@ -150,17 +151,18 @@ class Workers:
     async def leave(self, name: str) -> int:
         """Remove a worker from the list, end its leases, and return its number of leased tasks.
 
-        Call `leave` only for a dead worker. The worker's tasks become due at the time of their
-        creation, so other workers can claim these tasks now. The worker's hosts become ready, and
-        so do the hosts of its tasks if no worker leases them. Its counters stay.
+        Call `leave` only for a dead worker. Other workers can claim the worker's tasks at once,
+        because the tasks' new due time is the time of their creation. The worker's hosts become
+        ready. A host of its tasks also becomes ready if no worker leases the host. The worker's
+        counters stay.
         """
         now = self._store.now()
-        # Mark the worker as left after all other writes, so that after a crash the next call
-        # repeats all writes.
+        # Record last that the worker has left. If a crash comes before this, the next call repeats
+        # all writes.
         task_count, hosts = await self._store.writing(_end_leases, name, now)
         if task_count and not self._store.kind.tracked:
-            # Wake the hosts of the worker's tasks too, because a host that the worker did not own
-            # would otherwise wait until the tasks' leases would have expired.
+            # Wake the hosts of the worker's tasks too. A host that the worker did not own would
+            # otherwise become ready only at the old end of the tasks' leases.
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
         return task_count
@@ -169,7 +171,7 @@ class Workers:
 async def _end_leases(tables: LedgerTables, name: str, now: datetime) -> tuple[int, set[str]]:
     """End the leases of a worker; return the number of its leased tasks, and the tasks' hosts."""
     tasks = await _tasks_of(tables, name, ("host", "lock", "fence", "create_time"))
-    # Let the tasks be due at the time of their creation, so that later tasks do not come first.
+    # Let the tasks be due at the time of their creation, so that they come before newer tasks.
     task_count = await tables.tasks.change(
         [
             _leased_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
@@ -185,7 +187,7 @@ async def _end_leases(tables: LedgerTables, name: str, now: datetime) -> tuple[i
 async def _tasks_of(
     tables: LedgerTables, worker: str, fields: Collection[str] = ()
 ) -> Mapping[Key, Document]:
-    """Return the tasks that a worker leases, with only *fields* if any are named."""
+    """Return the tasks that a worker leases; if *fields* is not empty, return only these fields."""
     condition = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
     cursors, _ = await tables.tasks.listed(condition, limit=_WORKER_LIMIT, scan_limit=MAX_LIMIT)
     return await tables.tasks.read([cursor.id for cursor in cursors], fields, condition)
@@ -197,12 +199,12 @@ def _tokens(worker: str) -> Within:
 
 
 def _leased_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
-    """Return the write of *edit* to a task, applied only if the lease is still valid."""
+    """Return a write of *edit* to a task; the write changes nothing if the lease has ended."""
     return Write(key, {"lock": token, "fence": fence, "status": int(Status.PROCESSING)}, edit)
 
 
 async def _leave(tables: LedgerTables, name: str, now: datetime) -> None:
-    """Mark a worker as left; of all workers that left, keep only the last `KEPT_WORKERS`."""
+    """Record that a worker has left; keep only the `KEPT_WORKERS` workers that left last."""
     departure = Edit(set={"left_at": now, "vitals": None})
     await tables.workers.change([Write(name, {"left_at": None}, departure)])
     # The scan returns the workers that left longest ago first.
@@ -257,16 +259,16 @@ class Rates:
     async def record(self, point: Point) -> None:
         """Record a worker's point of the current minute, and delete points that are too old.
 
-        A worker has only one point for each minute, the latest. The ledger keeps all points of the
-        last day, one point for each ten minutes of the last week, and each worker's last point. The
-        write is not durable, because the next point replaces a point that a crash loses.
+        A worker has only one point for each minute, the latest. The ledger keeps every point for a
+        day. It keeps one point of each ten minutes, and each worker's last point, for a week. The
+        write is not durable, because the next point contains the counts of a lost point too.
         """
         await self._store.writing(_record, point)
 
     async def between(
         self, start: datetime, end: datetime, *, step: timedelta = EVERY
     ) -> list[Span]:
-        """Return the progress of each worker between two points that ends in [start, end).
+        """Return spans that end in [start, end); a span is a worker's progress between two points.
 
         The spans are in order of time. If *step* is ten minutes or more, only the point of every
         tenth minute is read.

@@ -1,10 +1,10 @@
 """A clock that follows the ledger's time, and a record of the event loop's stalls. No I/O.
 
-The ledger's time is the monotonic clock plus an offset, which is measured against the ledger's own
-clock. So a jump of this machine's clock neither ends nor extends a lease, and machines with
-different clocks agree on the ledger's time. If the ledger has only the clock of this machine, the
-time of day sets the offset once a minute. The times of stalls are seconds of any clock that runs
-forward.
+The ledger's time is the time of the monotonic clock plus an offset. A comparison with the ledger's
+own clock gives the offset. So a jump of this machine's clock neither ends nor extends a lease, and
+machines with different clocks agree on the ledger's time. If the ledger has only the clock of this
+machine, the time of day sets the offset once a minute. The times of stalls are seconds of any clock
+that runs forward.
 """
 
 import math
@@ -21,17 +21,17 @@ _SET_EVERY = 60.0
 _LONGEST_STALL = timedelta(minutes=1)
 #: Seconds between two ticks of a running event loop.
 TICK = 0.1
-#: Seconds of lag of the event loop that may break connections, and cause a logged warning.
+#: Lag of the event loop in seconds. A lag this long may break connections, and is logged.
 STALL = 1.0
-#: Lag in seconds from which a stall is recorded, because smaller lags are normal for a busy loop.
+#: Lag in seconds from which a stall is recorded. A busy loop often has a smaller lag.
 _COUNTED_FROM = 0.1
-#: Part of a timeout that several short stalls must have taken together to explain the timeout.
+#: Short stalls explain a timeout only if they took at least this part of the timeout's length.
 _SIGNIFICANT_SHARE = 0.2
 _MAX_STALLS = 4_096
 
 
 class LedgerClock:
-    """A clock that measurements set, and that runs evenly between two measurements."""
+    """A clock that `set` sets to a measured time; between two calls of `set` it runs evenly."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class LedgerClock:
         monotonic: Callable[[], float] = time.monotonic,
         time_of_day: Callable[[], datetime] | None = None,
     ) -> None:
-        """Set the clock by *time_of_day* once a minute; with None, only `set` sets the clock."""
-        self.monotonic = monotonic  #: clock of the measurements, in seconds
+        """Set the clock to *time_of_day* once a minute, unless *time_of_day* is None."""
+        self.monotonic = monotonic  #: function that returns seconds
         self._time_of_day = time_of_day
         self._next_set = math.inf if time_of_day is None else monotonic() + _SET_EVERY
         self._offset_s = time.time() - monotonic()
@@ -102,9 +102,9 @@ class StallLog:
     ) -> bool:
         """Return whether an attempt since *attempt_start* may have failed only because of stalls.
 
-        *limits* has the deadline in seconds for each reason that is a timeout. A timeout does not
-        count as a failure if the deadline would not have passed without the stalls. After a long
-        stall, a disconnection does not count either, because the server may have given up.
+        *limits* has the deadline in seconds for each timeout. The stalls explain a timeout if the
+        attempt took longer than the deadline only because of the stalls. A long stall also explains
+        a disconnection, because the server may have given up.
         """
         lengths = self._stall_lengths(attempt_start, now)
         longest = max(lengths, default=0.0)
@@ -129,9 +129,9 @@ class StallLog:
 
 
 class Silence:
-    """Measures how long a worker gives no sign of life, while the listener runs.
+    """Measures for how long another thread or process has seen no sign of life of a worker.
 
-    Time in which the listener's machine sleeps or its process is stopped is not counted.
+    The time does not count while the observer's process is stopped or its machine sleeps.
     """
 
     def __init__(self, *, now: float, interval: float) -> None:
@@ -140,7 +140,7 @@ class Silence:
         self.seconds = 0.0
 
     def record(self, now: float, *, has_sign: bool) -> float:
-        """Record whether a sign of life came since the last call; return the silent seconds."""
+        """Record whether a sign came since the last call; return the seconds without a sign."""
         elapsed = min(now - self._recorded_at, self._max_elapsed_s)
         self._recorded_at = now
         self.seconds = 0.0 if has_sign else self.seconds + elapsed

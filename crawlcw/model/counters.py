@@ -46,12 +46,12 @@ class FinishRule:
     """How a finish reason affects the exit code and the last line of a crawl."""
 
     opening: str = "Stopped"  #: beginning of the crawl's last line
-    fault: str = ""  #: if not empty, the exit code is 3; the report's detail replaces this text
-    is_complete: bool = False  #: whether given-up hosts and failed pages also count as faults
+    fault: str = ""  #: text for exit code 3, if `Report.detail` has no text; empty: no fault
+    is_complete: bool = False  #: whether given-up hosts and failed pages cause exit code 3
 
 
 #: Rule for each finish reason. If workers end for different reasons, the crawl's reason is the
-#: first of these reasons in this order.
+#: worker's reason that comes first in this table.
 FINISH_RULES: Mapping[FinishReason, FinishRule] = {
     FinishReason.STOPPED_AT_ONCE: FinishRule(opening="Stopped at once"),
     FinishReason.CALLBACK_BROKEN: FinishRule(fault="a callback is broken"),
@@ -69,15 +69,15 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
 
 
 def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
-    """Return the finish reason of a crawl from its workers' *reasons*, None for a failed worker.
+    """Return the finish reason of a crawl from its workers' *reasons*; a failed worker has None.
 
     *is_empty* says that no task of the crawl remains. The result is `failed` if no worker has a
-    reason. The result is also `failed` if tasks remain, a worker failed, and all others drained the
-    ledger.
+    reason. If tasks remain, the result is also `failed` when some workers failed and all the other
+    workers drained the ledger.
     """
     distinct_reasons = set(reasons)
-    # A worker that has drained the ledger has added all start URLs. If tasks remain, other
-    # workers released or added them later.
+    # If all workers drained the ledger, all start URLs were added. Then a task can only remain if a
+    # worker released or added it after another worker's end.
     if not is_empty and distinct_reasons != {FinishReason.DRAINED}:
         distinct_reasons.discard(FinishReason.DRAINED)
     return next(
@@ -102,7 +102,7 @@ class Counts:
 
     @property
     def without_redirects(self) -> int:
-        """Number of tasks without known redirects."""
+        """Number of tasks, not counting tasks that are known to be redirects."""
         return self.total - self.redirects
 
     @property
@@ -177,7 +177,7 @@ class Histogram:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        #: Number of durations up to each bound in `BOUNDS`, and at the end of longer durations.
+        #: Number of durations up to each bound in `BOUNDS`; the last counts longer durations.
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0  #: sum of all durations
 
@@ -204,7 +204,7 @@ class Counters:
     items: int = 0  #: recorded items
     failures: Mapping[str, int] = field(default_factory=dict)  #: failed attempts, by reason
     host_failures: Mapping[str, int] = field(default_factory=dict)
-    """Number of failures of hosts by reason, which cost no page an attempt."""
+    """Number of failures of hosts, by reason; these failures cost no page an attempt."""
     #: Number of dropped links, by reason.
     links_dropped: Mapping[str, int] = field(default_factory=dict)
     fetched: int = 0  #: responses with any status
@@ -259,13 +259,13 @@ class Report(Counters):
 
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:
-        """Return a report with *counters*; *fields_* are the other fields of the report."""
+        """Return a report with *counters*; *fields_* has the fields that only a report has."""
         values = {counter.name: getattr(counters, counter.name) for counter in fields(Counters)}
         return cls(**values, **fields_)
 
     @property
     def any_finished(self) -> bool | None:
-        """Whether the ledger has a finished page from any run, or None if unknown."""
+        """Whether the ledger has a finished page from any run; None means that this is unknown."""
         return self.pages > 0 or (None if self.counts is None else self.counts.pages > 0)
 
     @property

@@ -1,4 +1,4 @@
-"""Convert durations as users write them (a timedelta, seconds, `30s`, `1h30m`), and times."""
+"""Convert times, and durations as users write them (a timedelta, seconds, `30s`, `1h30m`)."""
 
 import math
 import re

@@ -40,26 +40,27 @@ class Cause(StrEnum):
 CONNECTION_FAILURES = frozenset(
     {Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN, Reason.CONNECT, Reason.TIMEOUT_CONNECT}
 )
-#: Failures that the origin causes, never the page. A throttled request (429, or 503 with
-#: Retry-After) is not in this set, because the page is the cause if other pages get good responses.
+#: Failures that the origin causes, never the page. Throttling (429, or 503 with Retry-After) is not
+#: in this set, because a page can cause it.
 HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
 #: Failures that occur only after the host's name was resolved to an address.
 PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
-#: Failures that a request may have if the uplink goes down before or after it was sent.
+#: Failures that the uplink may cause if it goes down before a request or during a request.
 _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.TIMEOUT_READ,
     Reason.TIMEOUT_TOTAL,
     Reason.DISCONNECTED,
     Reason.PAYLOAD_TRUNCATED,
 }
-#: Seconds of failures after which the uplink counts as working, and the hosts count as gone. A name
-#: that had an address is gone only after this time, because resolvers may fail for minutes.
+#: If no host answers for these seconds, crawlcw decides that the hosts are gone, not the uplink. A
+#: name that had an address is gone only after this time, because resolvers may fail for minutes.
 LONGEST_OUTAGE = 3600.0
 #: Default maximum number of entries in a map that `remember` bounds.
 _MAX_ENTRIES = 10_000
-#: Pauses that are shorter by this factor give up a port that refuses connections after 7.5 s by
-#: default, instead of 150 s. A server that restarts is usually back within this time.
+#: Divisor of the pauses. By default crawlcw then gives up a port that refuses connections after 7.5
+#: s. A server that restarts is usually back within this time. Without the divisor, crawlcw would
+#: give up the port after 150 s.
 _SHORT_REST_DIVISOR = 20
 #: Random extension of a pause, as a part of the pause, so that crawls do not return together.
 _JITTER = 0.1
@@ -77,7 +78,7 @@ def remember(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long breakers stay open after a fault, and after how many faults they are dead."""
+    """The length of a breaker's pause after a fault, and the number of faults that make it dead."""
 
     backoff_base: timedelta = timedelta(seconds=10)
     backoff_max: timedelta = timedelta(hours=1)
@@ -94,8 +95,8 @@ class Policy:
     ) -> float:
         """Return the length in seconds of the pause after *failures* failures in a row.
 
-        *retry_after* is the pause that the host asked for, in seconds; such a pause also doubles if
-        the host fails again after the pause. *chance* is a random number in [0, 1).
+        *retry_after* is the pause in seconds that the host asked for. Every further failure in a
+        row doubles the pause, with or without *retry_after*. *chance* is a random number in [0, 1).
         """
         # A Retry-After of zero seconds, or of a date in the past, asks for no pause.
         base = timedelta(seconds=retry_after) if retry_after else self.backoff_base
@@ -108,10 +109,10 @@ class Policy:
 class Breaker:
     """A circuit breaker; a fault opens the breaker for a pause, and a good response closes it.
 
-    After the pause the breaker is half-open, so that one request can test the other side.
+    After the pause the breaker is half-open, so one request may test the origin, proxy or uplink.
     """
 
-    failures: int = 0  #: number of faults in a row that opened the breaker; 0 if closed
+    failures: int = 0  #: number of faults since the breaker was last closed
     failing_since: float | None = None  #: time of the first fault in the row
     rest_end: float | None = None  #: end of the pause after the last fault
     opened_at: float = float("-inf")
@@ -132,8 +133,9 @@ class Breaker:
 
 # --- origins
 
-#: Number of faults that give up an origin whose name never had an address, or whose port never
-#: answered while the host's other port does. A second attempt rules out a short disturbance.
+#: Number of faults after which an origin is given up in two cases: its name never had an address,
+#: or its port never answered although the host's other port answers. A second attempt rules out a
+#: short disturbance.
 _FEW_FAILURES = 2
 #: Maximum number of characters in the URL of a probe page.
 _LONGEST_PROBE_PAGE = 500
@@ -141,7 +143,7 @@ _LONGEST_PROBE_PAGE = 500
 _LARGEST_PROBE_PAGE = 64 * 1024
 #: Maximum number of probe pages of an origin.
 _PROBE_PAGES = 8
-#: If this number of pages is throttled for the first time before a probe, the host has a limit.
+#: If the host throttles this number of new pages before a probe ends, it has a rate limit.
 _LIMIT_EVIDENCE = 3
 #: Longest pause in seconds before the first probe.
 _SHORT_REST = 5.0
@@ -158,45 +160,47 @@ class _Mark:
 
 
 Marks = OrderedDict[bytes, _Mark]
-"""Throttled pages of one process by task id, kept longer than the lease of their host."""
+"""Throttled pages of one process, by task id; this map outlives the lease of the host."""
 
 
 @dataclass(slots=True)
 class _Probe:
-    """A probe that must show why an origin that seemed healthy has throttled pages."""
+    """A probe to find out why an origin throttles pages although it seemed healthy."""
 
     started_at: float
     rested: bool  #: whether the host pauses before the probe
-    pages: dict[bytes, bool] = field(default_factory=dict)  #: whether throttled for the first time
+    #: Throttled pages by task id; True means that a page was throttled for the first time.
+    pages: dict[bytes, bool] = field(default_factory=dict)
     retry_after: float = 0.0  #: longest Retry-After of the throttled pages, in seconds
 
     def shows_a_limit(self, delay: float) -> bool:
-        """Return whether a limit of the host is likely, even if the probe got a good response.
+        """Return whether the host probably has a rate limit, although a probe got a good response.
 
-        A host over its limit throttles every request, and may answer well a moment later. Only
-        pages that are throttled for the first time count, because otherwise some pages would never
-        lose an attempt. One page is enough if the host has a *delay*, which is a sign of a limit.
+        A host over its limit throttles every request, and may answer well a moment later. The
+        number of pages throttled for the first time decides. If other pages counted too, some pages
+        would never lose an attempt. One page is enough if the host has a *delay*, which is a sign
+        of a limit.
         """
         first_throttled = sum(self.pages.values())
-        # After a pause one page fewer is enough, because a probe then always gets a good response.
+        # If the host paused, one page fewer is enough, because a pause makes every probe succeed.
         return first_throttled >= (1 if delay else _LIMIT_EVIDENCE - self.rested)
 
 
 @dataclass(slots=True, kw_only=True)
 class Origin(Breaker):
-    """The breaker of an origin; a host's origins are `https://...` and `http://...`.
+    """The breaker of an origin, such as `https://example.com` or `http://example.com`.
 
-    The ledger stores an origin with its host, except fields that only the host's owner needs.
+    The ledger stores an origin within its host, but not the fields that only the owner needs.
     """
 
     unresolved: int = 0  #: number of DNS failures of a name that had an address
     good_at: float | None = None  #: time when the last request with a good response was sent
     resolved: bool = False  #: whether the host's name had an address in this crawl
-    #: Number of probes by URL of the probe pages, which had good responses, the latest page last.
+    #: Number of probes by URL, for pages that sent good responses; the latest page is last.
     probes: dict[str, int] = field(default_factory=dict)
     given_up: Reason | None = None  #: why the origin was given up and its tasks ignored, or None
     probe: _Probe | None = None
-    cleared: bool = False  #: whether a probe because of throttled pages got a good response
+    cleared: bool = False  #: whether a probe got a good response after pages were throttled
     has_responded: bool = False  #: whether the origin has responded, even if only by throttling
 
     def __post_init__(self) -> None:
@@ -212,12 +216,12 @@ class Origin(Breaker):
     def sent_before_opening(self, sent: float) -> bool:
         """Return whether a failed request was sent before the breaker opened.
 
-        The failures of concurrent requests count as one fault.
+        Such a failure is part of the fault that opened the breaker, not another fault.
         """
         return sent <= self.opened_at
 
     def learned(self, url: str, *, size: int) -> None:
-        """Record a page of *size* bytes with a good response as a probe page."""
+        """Keep *url* for probes; its page has *size* bytes, and the response was good."""
         if len(url) <= _LONGEST_PROBE_PAGE and (size <= _LARGEST_PROBE_PAGE or not self.probes):
             self.probes[url] = 0
             if len(self.probes) > _PROBE_PAGES:
@@ -225,7 +229,7 @@ class Origin(Breaker):
 
     @property
     def probe_page(self) -> str | None:
-        """URL of the page for the next probe, which has had the fewest probes."""
+        """URL for the next probe: the probe page that the fewest probes have requested."""
         return min(reversed(self.probes), key=self.probes.__getitem__, default=None)
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
@@ -264,10 +268,10 @@ class Origin(Breaker):
     ) -> Cause | None:
         """Return the cause why a page was throttled, or None if a probe must show the cause.
 
-        The page is the cause if another page got a good response since the page was last throttled.
-        If the cause is `Cause.ORIGIN`, the caller must call `fault`. If the host *is_new* and asks
-        for a short pause, probe after the pause, because a host with a limit throttles earlier
-        probes too.
+        The page is the cause if another page got a good response after this page was throttled. If
+        the cause is `Cause.ORIGIN`, the caller must call `fault`. If the host *is_new* and asks for
+        a short pause, probe only after the pause, because a host over its limit throttles every
+        request until then.
         """
         self.resolved = True
         previous, mark = marks.get(page), _Mark(now)
@@ -308,10 +312,10 @@ class Origin(Breaker):
         named: bool = False,
         other_responds: bool = False,
     ) -> int:
-        """Open the breaker; return the number of faults, or 0 if a concurrent request has counted.
+        """Open the breaker; return the number of new faults, or 0 if an open breaker stays open.
 
-        *chance* is the argument of `Policy.rest`. *named* says that the host's name had an address,
-        and *other_responds* that the host's other origin answers.
+        *chance* is the argument of `Policy.rest`. *named* says that the host's name had an address.
+        *other_responds* says that the host's other origin answers.
         """
         reason, requested_rest, faults = error.underlying, error.retry_after, 1
         self.has_responded = self.has_responded or reason is Reason.HTTP_STATUS
@@ -339,7 +343,7 @@ class Origin(Breaker):
             is_closed = reason is Reason.DNS_NXDOMAIN or (
                 other_responds and reason in PAST_THE_NAME
             )
-            # A port that throttles pages (429) is reachable, so do not give it up early.
+            # A port that throttles pages (429) is reachable, so do not give it up after two faults.
             if is_closed and self.good_at is None and not self.has_responded:
                 max_failures = min(max_failures, _FEW_FAILURES)
             is_final = failures - self.unresolved >= max_failures
@@ -418,15 +422,15 @@ class ProxyBreaker(Breaker):
 
 #: Seconds without any response, after which the uplink may be the cause of a failed request.
 _SILENCE = 2.0
-#: Minimum number of other hosts with probe pages that a check of the uplink needs.
+#: A check of the uplink needs probe pages of this number of hosts, besides the failing host.
 _MIN_PROBED_HOSTS = 2
-#: Maximum number of probe pages in memory, one for each of the hosts that answered last.
+#: Maximum number of probe pages in memory; each of the last hosts that answered has one page.
 _GOOD_PAGES = 5
-#: Seconds after a check of the uplink in which no other check begins. The time is shorter than a
-#: pause after a failure, because otherwise an uplink that fails in the time would count as several
-#: failures. Only pauses of `Policy.with_short_rests` may be shorter.
+#: No check of the uplink begins for this number of seconds after the last check. The time is
+#: shorter than a pause after a failure, because one outage must not count as several failures. Only
+#: pauses of `Policy.with_short_rests` may be shorter.
 _CHECK_VALID_FOR = 1.0
-#: Seconds between two checks while the breaker is open, which double from the first to the longest.
+#: First and longest pause in seconds between two checks; each pause is twice as long as the last.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
 
@@ -437,13 +441,13 @@ class Uplink(Breaker):
 
     If a request fails while no host answers, the failure does not show whether the uplink or the
     host is the cause. So the process sends probes (test requests) to other hosts. If a host answers
-    a probe, the cause is the origin or the page. If no host answers, failures count only after a
-    response or an hour.
+    a probe, the cause is the origin or the page. If no host answers, failures do not count until a
+    host responds or an hour has passed.
     """
 
     is_blocked: bool = False  #: whether no task may begin until a probe gets a response
     good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    """URL of a page of each host that has responded, in the order of the last response."""
+    """URL of one page for each host that has responded; the host that responded last is last."""
     answered_at: float = float("-inf")  #: time of the last response of any host
     silent_until: float = float("-inf")  #: end of the last period without any response
     back_at: float = float("-inf")  #: end of the last outage of the uplink
@@ -452,7 +456,7 @@ class Uplink(Breaker):
     """Ids of tasks that were deferred once because of an outage."""
 
     def learned(self, host: str, url: str) -> None:
-        """Record a page as a probe page, after a good response to this or another process."""
+        """Keep the URL of a page for probes; the page sent a good response to any process."""
         remember(self.good_pages, host, url, limit=_GOOD_PAGES)
 
     def answered(self, *, now: float) -> bool:
@@ -462,7 +466,7 @@ class Uplink(Breaker):
         self.answered_at = now
         was_blocked, self.is_blocked = self.is_blocked, False
         if was_blocked and self.failures:
-            self.back_at = now  # unchanged if the breaker was dead, because failures then count
+            self.back_at = now  # a dead breaker keeps its `back_at`, because failures then count
         if was_blocked or self.failures:
             self.close()
             self.checked_until = now + _CHECK_VALID_FOR
@@ -471,14 +475,16 @@ class Uplink(Breaker):
     def failed(
         self, host: str, reason: Reason, *, started_at: float, now: float, page: bytes | None = None
     ) -> Cause | None:
-        """Return ORIGIN if a failure counts, UPLINK if not, or None if probes must decide first.
+        """Return the cause of a failure, or None if only probes can show the cause.
 
-        If the result is None, the caller must send probes and then ask again.
+        If the result is None, the caller must send probes and then ask again. A failure counts if
+        the result is ORIGIN, and does not count if the result is UPLINK.
 
         - A failure counts if any host answered while the request ran, or if no other host has ever
           answered in this crawl.
         - A failure does not count if the request was sent before the end of an outage.
-        - One failure of a *page* does not count if its request was sent while no host answered.
+        - The first failure of a *page* does not count if the request was sent while no host
+          answered.
         """
         is_dead = self.failures > 0 and not self.is_blocked
         if reason not in _UPLINK_FAILURES or is_dead:
@@ -501,7 +507,7 @@ class Uplink(Breaker):
     def unanswered(self, *, now: float) -> float | None:
         """Record that no probe got a response; return the seconds until the next probes.
 
-        None means that an hour has passed, so that no more probes are sent.
+        None means that an hour has passed since the first failure; then send no more probes.
         """
         failing_since = now if self.failing_since is None else self.failing_since
         pause = min(_FIRST_PAUSE * (1 << min(self.failures, 10)), _LONGEST_PAUSE)

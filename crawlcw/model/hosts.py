@@ -20,13 +20,13 @@ from crawlcw.model.health import Marks, Origin, Policy
 
 #: Number of failed pages in a row after which the delay of the host doubles.
 _PAGE_FAILURES = 10
-#: Maximum and first step of the adaptive delay, in seconds.
+#: Longest adaptive delay, and the delay after the first failure, in seconds.
 LONGEST_DELAY = 60.0
 _FIRST_DELAY = 0.5
 #: Delay in seconds below which the delay becomes 0.
 _SHORTEST_DELAY = _FIRST_DELAY / 8
-#: Factor of the delay after a success. With this factor, a host with a rate limit gets one request
-#: too many in about 140 requests.
+#: Factor of the delay after a success. With this factor, about 140 successes halve the delay. So a
+#: host with a rate limit throttles about one of 140 requests.
 _RECOVERY = 0.995
 #: Maximum delay in seconds that failures of pages alone may cause.
 _LONGEST_FOR_PAGES = 2.0
@@ -61,7 +61,7 @@ class Host:
     ready_at: datetime | None = None
     """Time from which a coordinator may lease the host, or None if the host has no tasks."""
     owner: str | None = None  #: token of the current lease, `worker:n`
-    epoch: int = 0  #: number of leases so far, the fence of the owner's writes
+    epoch: int = 0  #: number of leases so far; a write of an older lease is refused
     not_before: datetime | None = None  #: earliest time of the next request
     delay: float = 0.0  #: current adaptive delay in seconds
     failures: int = 0  #: number of failures of the host in a row
@@ -99,7 +99,7 @@ class Host:
         return self.failures > 0 and all(origin.good_at is None for origin in self.origins.values())
 
     def resting_until(self, scheme: str, *, now: datetime) -> datetime | None:
-        """Return the end of an origin's pause; None without a pause or if its host pauses too."""
+        """Return the end of a pause that the origin has alone, or None if it has no such pause."""
         seconds = self.origins[scheme].rest_end
         if seconds is None:
             return None
@@ -110,7 +110,7 @@ class Host:
     def probe_url(self, *, now: datetime) -> str | None:
         """Return the URL of the probe page to fetch first after the host's pause, or None.
 
-        The page belongs to an origin that is half-open, or will be after the host's pause.
+        The page belongs to an origin that will be half-open at the end of the host's pause.
         """
         for scheme, origin in self.origins.items():
             is_failing = origin.given_up is None and (origin.failures or origin.probe)
@@ -121,7 +121,7 @@ class Host:
     def origin_answered(
         self, scheme: str, *, latency: float, sent: datetime, marks: Marks, policy: Policy
     ) -> bool:
-        """Record a good response of an origin; return whether this ended a row of failures.
+        """Record a good response of an origin; return whether the response ended a row of failures.
 
         *latency* is the time until the response headers arrived, in seconds.
         """
@@ -134,8 +134,8 @@ class Host:
             # host that is only slow.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
         elif policy.auto_throttle:
-            # Shorten the delay only a little, because otherwise each success would undo the effect
-            # of a 429, and the delay would never grow.
+            # Shorten the delay only a little. If each success undid the effect of a 429 response,
+            # the delay would never grow.
             recovered = self.delay * _RECOVERY
             self.delay = recovered if recovered >= _SHORTEST_DELAY else 0.0
         self.page_failures = 0
@@ -144,12 +144,12 @@ class Host:
         return failures > 0 and not origin.failures
 
     def page_throttled(self, policy: Policy) -> None:
-        """Record a throttled page that lost an attempt; double the host's delay if it has one."""
+        """Record a throttled page that lost an attempt; double the host's delay unless it is 0."""
         if self.delay:
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
 
     def page_failed(self, policy: Policy) -> None:
-        """Record a page that itself caused a failure; ten in a row double the host's delay."""
+        """Record a page that caused a failure; ten such pages in a row double the host's delay."""
         self.page_failures += 1
         if self.page_failures % _PAGE_FAILURES == 0:
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
@@ -166,8 +166,8 @@ class Host:
     ) -> None:
         """Record a fault of an origin, which causes a pause; too many faults give up the origin.
 
-        The whole host pauses, or only the origin, if the host's other origin answers and the fault
-        is not throttling. *chance* in [0, 1) adds up to a tenth to the pause.
+        Only this origin pauses if the host's other origin answers and the fault is not throttling.
+        Otherwise the whole host pauses. *chance* in [0, 1) makes the pause up to a tenth longer.
         """
         origin, is_throttled = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
         other_origins = [
@@ -190,16 +190,16 @@ class Host:
             self.failures += fault_count
         if not other_responds and origin.rest_end is not None and origin.given_up is None:
             rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
-            # Keep a longer pause of the host. A given-up origin causes no pause, because its tasks
-            # send no requests, so that any process may lease the host next.
+            # Keep a longer pause of the host. A given-up origin causes no pause of the host,
+            # because the origin's tasks send no requests.
             self.not_before = (
                 rest_end if self.not_before is None else max(self.not_before, rest_end)
             )
         if is_throttled:
             max_delay = LONGEST_DELAY
             if error.status not in policy.throttle_statuses and error.retry_after:
-                # A 503, unlike a 429, may not depend on our requests, and a longer delay does not
-                # help if a server is down for some seconds now and then.
+                # A 503 may have other causes than our requests. A longer delay does not help a
+                # server that is down for some seconds now and then.
                 max_delay = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)
             for _ in range(fault_count):
                 self._slow(policy, longest=max_delay)
@@ -216,11 +216,11 @@ class Host:
 
 @dataclass(slots=True)
 class SlowStart:
-    """Limits the concurrent requests to a new host, from one upwards, like TCP's slow start.
+    """A limit of concurrent requests to a new host that grows from one, like TCP's slow start.
 
-    Each fast response allows one more concurrent request; a slow host must finish ten pages for one
-    more. Until `FIRST_PAGES` pages are finished, at most three concurrent requests are allowed,
-    because a host over its limit throttles all current requests.
+    Each fast response raises the limit by one. At a slow host, ten finished pages raise it by one.
+    Until `FIRST_PAGES` pages are finished, at most three concurrent requests are allowed, because a
+    host over its limit throttles all current requests.
     """
 
     fastest: float = float("inf")  #: latency of the fastest response in seconds
@@ -246,7 +246,7 @@ class SlowStart:
         return latency
 
     def window(self, *, finished: int) -> int:
-        """Return the allowed number of concurrent requests after *finished* pages."""
+        """Return the limit of concurrent requests; *finished* is the number of finished pages."""
         window = 1 + finished // _PAGES_A_STEP + self.steps
         return min(window, _FIRST_WINDOW) if finished < FIRST_PAGES else window
 

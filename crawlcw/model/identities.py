@@ -27,7 +27,7 @@ SESSION_NAMES = "write letters, digits and any of _ . @ + -, 100 at most"
 class IdentityState(StrEnum):
     """Whether requests may use a session, or the session must log in first."""
 
-    FRESH = "fresh"  #: the session was never logged in
+    FRESH = "fresh"  #: the session has had no login yet
     READY = "ready"  #: requests may use it
     RETIRED = "retired"  #: logged out, banned, or the login failed, so a new login is needed
 
@@ -62,7 +62,7 @@ class Identity:
     login_probe: str | None = None  #: URL of a page that only a logged-in session receives
     owner: str | None = None  #: the worker that is logging the session in
     expires: datetime | None = None  #: time at which `owner` counts as dead
-    failures: int = 0  #: number of logins in a row that failed or had no effect
+    failures: int = 0  #: number of consecutive failed or useless logins
     not_before: datetime | None = None  #: earliest time of the next login
     given_up: datetime | None = None  #: time at which the session was given up
     reason: str = ""  #: why the session is retired
@@ -95,7 +95,7 @@ def is_session_name(name: object) -> bool:
 def earliest_login(
     identity: Identity, *, now: datetime, process_start: datetime
 ) -> datetime | None:
-    """Return the earliest time for a login of a session; None if this run gave the session up.
+    """Return when a session may log in next; None means that this run has given up the session.
 
     A session that was given up before *process_start*, by an earlier run, may log in again.
     """
@@ -115,7 +115,7 @@ def is_given_up(identity: Identity, *, process_start: datetime) -> bool:
 def login_begun(
     identity: Identity, *, owner: str, now: datetime, lease: timedelta, proxy: str | None = None
 ) -> Identity:
-    """Return the session when the worker *owner* begins to log it in.
+    """Return the new value of a session when the worker *owner* begins a login.
 
     *proxy* is the key of the proxy that the session uses from now on.
     """
@@ -158,14 +158,14 @@ def login_failed(identity: Identity, cause: str, *, now: datetime, policy: Login
 
 
 def login_deferred(identity: Identity, *, not_before: datetime) -> Identity:
-    """Return the session after a login that failed because of our network or a proxy."""
+    """Return the new value of a session whose login failed because of our network or a proxy."""
     return replace(_released(identity), not_before=not_before)
 
 
 def retired(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
     """Return the session after a logout or a ban by the site, without its useless cookies.
 
-    A logout counts as a failed login if no response has shown that the login worked.
+    If no response has shown that the login worked, a logout by the site counts as a failed login.
     """
     failures = 0 if identity.score else identity.failures + 1
     logged_out = replace(identity, cookies={}, headers=())

@@ -22,11 +22,11 @@ class IdleReason:
     paused_since: datetime | None = None  #: when the user paused the crawl
     down_since: datetime | None = None  #: since when this machine's network is down
     hosts: int = 0  #: number of hosts that rest after failures
-    ends_at: datetime | None = None  #: end of the first host's rest, or when a task is due
+    ends_at: datetime | None = None  #: when a host's rest ends, or a task is due
     cause: str = ""  #: why the first host rests, such as `429, Retry-After`
     proxies: str = ""  #: the proxies' failure, if no proxy is usable before `ends_at`
     others_have_tasks: bool = False  #: whether other workers have the due tasks
-    start: bool = False  #: whether the crawl waits for the spider's `start` only
+    start: bool = False  #: whether the crawl waits only for the spider's `start`
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "IdleReason":
@@ -75,7 +75,7 @@ class IdleReason:
 
 
 def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
-    """Return why a crawl of several workers waits; None if any worker makes progress.
+    """Return why a crawl of several workers waits; None if at least one worker makes progress.
 
     A reason such as a resting host has precedence over "waiting for other workers". Each worker
     counts its own hosts, so the numbers of resting hosts are added.
@@ -94,7 +94,7 @@ def _both(first: IdleReason, second: IdleReason) -> IdleReason:
         for idle_reason in (first, second)
         if idle_reason.down_since is not None
     ]
-    # Choose the time at which the first host's rest ends, or the next due task if no host rests.
+    # Choose the end of the first host's rest. If no host rests, choose the next due time.
     waits_by_end = [
         (idle_reason.ends_at, idle_reason)
         for idle_reason in (first, second)

@@ -1,7 +1,7 @@
 """Define loans, by which the owner of a host lends request slots to an idle worker, the borrower.
 
-The ledger's document of the borrower contains the loan, which the owner writes, and the loan
-report, which the borrower writes. A lent slot counts as in use until the borrower has returned the
+The owner writes the loan into the borrower's document in the ledger. The borrower writes a loan
+report into the same document. A lent slot counts as in use until the borrower has returned the
 loan, or the loan has expired. A loan never lasts longer than the owner's host lease. If an owner
 dies, the next owner of the host still counts the loans that have not expired.
 """
@@ -17,7 +17,7 @@ class Loan:
     id: str
     _: KW_ONLY
     host: str
-    slots: int  #: number of requests at the same time; 0: no limit
+    slots: int  #: limit of concurrent requests; 0: no limit
     expires: datetime
     is_closing: bool = False  #: whether the borrower may begin no new request
 

@@ -1,4 +1,4 @@
-"""Define `page_value`, a decorator for dataclasses of which each crawled page makes an object.
+"""Define `page_value`, a decorator for dataclasses with one or more objects for each page.
 
 A frozen dataclass is slow to create, because its `__init__` sets each field by a call. So a
 `page_value` class is frozen for the type checker only. The hash of an object uses all

@@ -39,7 +39,7 @@ class Proxy:
 
     @property
     def key(self) -> str:
-        """The proxy's key in stored sessions, which has no secret but differs for each user."""
+        """A text by which sessions name the proxy; it has no password but differs for each user."""
         if self.user is None:
             return str(self)
         return f"{self}#{blake2b(self.user.encode(), digest_size=8).hexdigest()}"
@@ -90,14 +90,14 @@ def parse(text: object) -> Proxy:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """The hosts that bypass the proxy, from `NO_PROXY`: `example.com,10.0.0.0/8,host:8080`."""
+    """Requests to these hosts use no proxy; `NO_PROXY` lists them: `a.com,10.0.0.0/8,b.com:80`."""
 
     names: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> "NoProxy":
-        """Return the hosts in the value of `NO_PROXY`, which commas or spaces separate."""
+        """Split *text*, the value of `NO_PROXY`, at commas and spaces; return the hosts."""
         names, networks = set(), []
         for entry in text.lower().replace(",", " ").split():
             try:
@@ -191,7 +191,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address that *host* spells, as a resolver reads it; None if it is a name."""
+    """Return the IP address that a resolver reads in *host*, or None if *host* is a name."""
     bare_host = host.strip("[]").partition("%")[0]
     try:
         return ipaddress.ip_address(bare_host)

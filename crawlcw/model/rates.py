@@ -17,8 +17,8 @@ from crawlcw.model.loans import Loan, LoanReport
 EVERY = timedelta(minutes=1)
 #: The time between two points of a worker's chart that are older than a day.
 COARSE = timedelta(minutes=10)
-#: The ledger keeps a worker's last point, and points at multiples of `COARSE`, for `KEPT_DAYS`. The
-#: ledger keeps all other points for `FINE_DAYS`.
+#: The ledger keeps a worker's last point for `KEPT_DAYS`, and also points at multiples of `COARSE`.
+#: It keeps all other points for `FINE_DAYS`.
 KEPT_DAYS, FINE_DAYS = 7, 1
 #: The longest time between two points of a worker that runs and can reach its ledger.
 _LONGEST_STEP = COARSE + 5 * EVERY
@@ -48,7 +48,7 @@ class Worker:
     name: str  #: the worker's name; the tokens of its leases are `name:n`
     machine: str  #: id of the machine, equal for all processes on the machine
     pid: int
-    birth: str  #: distinguishes the process from a later process with the same pid
+    birth: str  #: start of the process; a later process with this pid has another start
     started: datetime
     heartbeat: datetime  #: time of the last heartbeat
     host: str = ""  #: the machine's name, for people
@@ -78,7 +78,7 @@ class Point:
     """A stored point in the chart of a worker: the worker's `Vitals` at one moment."""
 
     worker: str  #: its name
-    started: datetime  #: start of the worker, from which `vitals` counts
+    started: datetime  #: start of the worker; `vitals` has the counts since this time
     time: datetime
     vitals: Vitals
     last: bool = False  #: whether this is the worker's last point
@@ -135,12 +135,12 @@ def minute_of(moment: datetime) -> datetime:
 
 
 def first_read(start: datetime) -> datetime:
-    """Return the earliest time of the points that `spans` needs to begin at *start*."""
+    """Return the time from which `spans` needs points for a result that begins at *start*."""
     return start - _LONGEST_STEP
 
 
 def spans(points: Iterable[Point], *, start: datetime, end: datetime) -> list[Span]:
-    """Return the spans between the points of each worker that end in [start, end).
+    """Return the spans that end in [start, end); a span lies between two points of a worker.
 
     The caller passes all points since `first_read`, in any order. The result is sorted by the ends
     of the spans. If a worker started after `first_read`, its first span begins at its start.

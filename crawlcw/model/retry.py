@@ -37,7 +37,7 @@ _RETRIED_REASONS = frozenset(
 #: A text with one HTTP status or a range of statuses, such as `500-599`.
 _STATUS_RANGE = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
 _ALL_STATUSES = range(100, 600)
-#: A DNS resolver may report a missing name by mistake, so the crawl tries the name once more.
+#: A DNS resolver may report by mistake that a name does not exist, so the crawl tries it twice.
 _NXDOMAIN_ATTEMPTS = 2
 
 

@@ -1,9 +1,9 @@
 """Make crawled text, and the text of exceptions in the user's code, safe to show to people.
 
-Crawled text becomes one line without control characters, with a limited length. An unchanged
-escape sequence in a page's title could rewrite the terminal or set the clipboard, and an unchanged
-line feed could forge a log line (CWE-150, CWE-117). All text from a server passes this module
-before it reaches a terminal or a log.
+Crawled text becomes one line without control characters, with a limited length. An unchanged escape
+sequence in a page's title could rewrite the terminal or set the clipboard (CWE-150). An unchanged
+line feed could forge a log line (CWE-117). All text from a server passes this module before it
+reaches a terminal or a log.
 """
 
 import inspect
@@ -19,7 +19,7 @@ _PACKAGE_PREFIX = f"{Path(__file__).parents[1]}/"
 _MAX_CHARACTERS = 200
 #: The user and password in a URL; the pattern is greedy, because a password may contain an @.
 _USERINFO = re.compile(r"([/\\]{2})[^/\\?#\s]*@")
-#: URL parameters whose names end like names of secrets, for example in `token`.
+#: URL parameters whose names end in a word for a secret, for example in `token`.
 _SECRET_PARAMETER = re.compile(
     r"([?&;](?:[\w.%-]*[-_.])?(?:api|access|auth|client|id|private|refresh|session)?"
     r"(?:token|key|sig|signature|pass|passwd|password|pwd|auth|secret)=)[^&;#\s'\"]+",
@@ -52,8 +52,8 @@ def printable(text: object, *, limit: int = _MAX_CHARACTERS) -> str:
 def printable_block(text: str, *, limit: int = 20_000) -> str:
     """Return *text*, such as a traceback, with each line made printable.
 
-    An exception's text may contain a line that looks like a log line. So the caller must indent
-    the result if it shows the result between log lines.
+    An exception's text may contain a line that looks like a log line. So a caller that shows the
+    result between log lines must indent the result.
     """
     lines = text[:limit].removesuffix("\n").split("\n")
     return "\n".join(printable(line, limit=1000) for line in lines)

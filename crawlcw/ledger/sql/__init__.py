@@ -1,4 +1,4 @@
-"""The facets of a ledger in an SQL database, which SQLite and PostgreSQL share.
+"""Operations on a ledger in an SQL database, for both SQLite and PostgreSQL.
 
 Module `transitions` decides each change of a task; this package writes the change. Each operation
 is one function that runs on the thread of a connection, in one transaction.

@@ -16,7 +16,7 @@ from crawlcw.model.transitions import LOCK
 
 #: Fields of a task's document that other tables store.
 _IN_OTHER_TABLES = ("items", "items_from", "versions")
-#: Columns with large values, whose sizes in characters or bytes limit a batch.
+#: Columns with large values; a batch ends when the sum of the sizes of these values is large.
 _LARGE_COLUMNS = ("body", "context", "response", "errors", "data", "results", "content")
 
 
@@ -41,7 +41,7 @@ class LedgerContents:
     def _read_batch(
         self, db: Database, part: Part, last_position: Any
     ) -> tuple[Any, list[Document]]:
-        """Return the position of the last read row, and the documents after *last_position*."""
+        """Return the new last position, and the next batch of documents after *last_position*."""
         table, position = self._tables[part], self._store.tables.dialect.position
         condition, values = (
             ("", []) if last_position is None else (f"WHERE {position} > ?", [last_position])
@@ -81,7 +81,7 @@ class LedgerContents:
         return document
 
     def _versions(self, db: Database, task: Document) -> list[Document]:
-        """Return the visits of a task whose items are kept, each visit with its items."""
+        """Return each visit of a task, with the visit's items, if the ledger keeps these items."""
         versions: dict[int, Document] = {}
         for row in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
             fence = row["fence"]
@@ -138,6 +138,6 @@ def _item_rows(
 
 
 def _source(row: Row, task: Document) -> Document:
-    """Return the time of an item's visit, and the visit's URL if this is not the task's URL."""
+    """Return the time of an item's visit; add the visit's URL if it differs from the task's URL."""
     source: Document = {"time": moment(row["fetched_at"])}
     return source if row["url"] == task["url"] else {**source, "url": row["url"]}

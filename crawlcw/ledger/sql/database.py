@@ -33,7 +33,7 @@ class Cursor(Protocol):
 
     @property
     def description(self) -> Any:
-        """Columns of the result; the first value of each column is the column's name."""
+        """Columns of the result, a sequence of tuples; a tuple begins with the column's name."""
 
     def fetchone(self) -> Row | None:
         """Return the next row."""
@@ -65,7 +65,7 @@ class Database(Protocol):
     ) -> AbstractContextManager[None]:
         """Commit all changes of the block, or none; *durable* changes survive a power cut.
 
-        If *begun* is false, the transaction begins only at the first write, see `begin`.
+        If *begun* is false, the caller must call `begin` before its first write.
         """
 
     def begin(self) -> None:
@@ -83,8 +83,8 @@ class Connection(ABC):
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
-        # The limiter lets calls wait without occupying a thread. The lock is for a cancelled call,
-        # which leaves the limiter although its thread still works.
+        # The limiter lets calls wait without occupying a thread. The lock is necessary too, because
+        # a cancelled call leaves the limiter while the call's thread still uses the database.
         self._lock = threading.Lock()
         self._db: Any = None
         self._closed = False
@@ -128,7 +128,7 @@ def number_of(db: Database, statement: str, values: Values = ()) -> int:
 
 
 def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield one row for each different number in an index, highest first, by one seek for each."""
+    """Yield a row for each different number in an index, highest first; each row needs one seek."""
     above = _ABOVE_ALL
     while row := db.execute(statement, {**bounds, "above": above}).fetchone():
         above = row[0]

@@ -1,4 +1,4 @@
-"""The facets that SQLite's and PostgreSQL's ledgers share."""
+"""The objects for operations (facets) that SQLite's and PostgreSQL's ledgers share."""
 
 from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
@@ -20,11 +20,11 @@ from crawlcw.ledger.workers import Rates, Workers
 
 
 class Facets:
-    """Base class of SQL ledgers, which add the facets `changes` and `inspection`."""
+    """Base class of SQL ledgers; each subclass adds the attributes `changes` and `inspection`."""
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
-        self.now = store.now  # a copy of the function, because a method would be slower
+        self.now = store.now  # a method `now` that calls `store.now` would be slower
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
@@ -48,6 +48,6 @@ class Facets:
 
     async def close(self) -> None:
         """See `Ledger.close`; a cancelled caller also waits until all connections are closed."""
-        # Shield the call, because a cancelled call would leave a connection open, and also a thread
-        # if the server does not answer.
+        # Shield the call, because a cancelled call would leave a connection open. If the server
+        # does not answer, a cancelled call would also leave a thread running.
         await run_shielded(self.store.close())

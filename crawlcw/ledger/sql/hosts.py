@@ -1,4 +1,4 @@
-"""Find the earliest due time of hosts by one index seek for each priority of a host."""
+"""Find when the first task of a host is due; each priority of its tasks needs one index seek."""
 
 from collections.abc import Collection
 from datetime import datetime

@@ -1,7 +1,7 @@
 """Claims of tasks and renewal of leases in an SQL database.
 
-If the reply to a claim was lost or the caller was cancelled, it is unknown whether the worker has
-the lease. Class `Leases` keeps these unconfirmed leases, and looks them up at the next claim.
+If the reply to a claim was lost or the caller was cancelled, the worker does not know whether it
+has the lease. `Leases` keeps such an unconfirmed lease, and looks it up at the next claim.
 """
 
 import asyncio
@@ -28,11 +28,12 @@ class Leases(LeasedTasks):
     """Claims tasks of an SQL ledger, and renews their leases."""
 
     _store: SqlStore
-    batch_size = 200  #: number of tasks in a claim, which takes 5 ms while others wait
+    batch_size = 200  #: tasks in a claim; other operations wait 5 ms for a claim
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        #: Leases, by task, of claims whose reply was lost, so that their success is unknown.
+        #: Leases from claims whose reply was lost, by task id; the ledger may not have such a
+        #: lease.
         self._unconfirmed: dict[bytes, list[Lease]] = {}
 
     async def claim(
@@ -80,8 +81,8 @@ class Leases(LeasedTasks):
         for task, change in decisions:
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
-            # A claim that ignores or defers a task must be durable, because the crawl may end after
-            # the claim, and then no worker would count the task's crash again.
+            # A claim that ignores or defers a task counts a crash of its worker. Such a claim must
+            # be durable, because after the crawl's end no worker would count a lost crash again.
             is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
@@ -98,15 +99,14 @@ class Leases(LeasedTasks):
         return leases, counts
 
     def _note_unconfirmed(self, leases: Sequence[Lease]) -> None:
-        # Keep all leases of a task, because any of several concurrent calls may have leased the
-        # task.
+        # Keep all leases of a task, because the call that leased it may be any of concurrent calls.
         for lease in leases:
             self._unconfirmed.setdefault(lease.task.id, []).append(lease)
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
-        """Return the unconfirmed leases of *tasks* that were committed, extended to *end*.
+        """Extend unconfirmed leases of *tasks* to *end*; return only leases that the ledger has.
 
-        If a lease expired while the ledger was unavailable and was not extended, it would count as
+        Without the extension, a lease that expired while the ledger was unavailable would count as
         `lost`.
         """
         unconfirmed_leases = [
@@ -120,7 +120,7 @@ class Leases(LeasedTasks):
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
-            # Remember the leases as unconfirmed again, so that the next call looks them up.
+            # Put the leases back into `_unconfirmed`, so that the next call looks them up.
             self._note_unconfirmed(unconfirmed_leases)
             raise
 

@@ -1,7 +1,7 @@
 """Record the outcomes of tasks, and apply the conditional writes of claims and outcomes.
 
-Each step of an SQL statement releases Python's GIL, and then must wait until the event loop
-releases the GIL. Therefore one statement writes many rows that have the same columns.
+For each step of an SQL statement, the thread releases Python's GIL. To get the GIL back, it may
+have to wait for the event loop. Therefore one statement writes many rows with the same columns.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
@@ -32,8 +32,8 @@ from crawlcw.model import transitions
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 
-#: SQLite updates many rows from a list of values since 3.33, and accepts 32,766 parameters in a
-#: statement since 3.32.
+#: Since version 3.33 SQLite updates many rows from a list of values, and its limit of parameters is
+#: high enough.
 _UPDATES_MANY_ROWS = sqlite3.sqlite_version_info >= (3, 33)
 _MAX_PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
 _MAX_ROWS = 64
@@ -48,7 +48,7 @@ Shape = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Growth(NamedTuple):
-    """Additions of a change to values that the task's row already stores."""
+    """Values of a change that are appended to the values in the task's row."""
 
     error: str | None  #: error as JSON, to append to the stored errors
     kept_errors: int
@@ -58,7 +58,7 @@ class Growth(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A change of a task, converted to the column values of the task's row."""
+    """A change of a task, as values for the columns of the task's row."""
 
     task: Task  #: before the change
     values: Values  #: values of the columns that the change sets
@@ -97,8 +97,8 @@ class Outcomes:
             for settlement, refusal, result in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(result, Exception):
-                    # The new outcome alone would fit into a row, but not together with the stored
-                    # results.
+                    # A row could hold the new outcome alone, but cannot hold it together with the
+                    # stored results.
                     rejection, refusal = _write_of_rejection(settlement, result)
                     (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
@@ -126,7 +126,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Replace the rows that are unchanged since their read; return the other rows' leases."""
+        """Replace each row that is unchanged since its read; return the leases of changed rows."""
         guarded_writes = []
         for _, write in writes:
             task = write.task
@@ -153,14 +153,14 @@ class Outcomes:
 
 
 def _write_of_rejection(settlement: Settlement, error: Exception) -> tuple[Write, str]:
-    """Return a write of `store-rejected`, and why the store cannot hold the original outcome."""
+    """Return a write that ignores the task as `store-rejected`; also return the store's reason."""
     why = describe_unholdable(error)
     rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
     return written(settlement.lease.task, rejection.change), why
 
 
 def lease_guard(lease: Lease) -> dict[str, Any]:
-    """Return the column values that a task's row has while the lease is valid."""
+    """Return values by column; the lease is valid while the task's row has these values."""
     return {
         "id": lease.task.id,
         "lock": lease.token,
@@ -216,7 +216,7 @@ def _growth(change: Change) -> Growth:
 def apply_each(
     db: Database, sql: Statements, writes: Sequence[tuple[Write, Values]]
 ) -> list[bool | Exception]:
-    """Apply each write whose task matches its guard; return for each write whether it was applied.
+    """Apply each write if the task's row has the guard's values; return whether each was applied.
 
     `apply_each` must be the first call in a transaction, because it restarts the transaction if
     some tasks do not match. If a row cannot hold the added values together with the stored values,
@@ -228,7 +228,7 @@ def apply_each(
         ids.add(write.task.id)
         if write.growth is not None:
             growing_ids.append(write.task.id)
-    # If several writes change one task, write one by one, so that only the first write matches.
+    # If writes change one task twice, apply the writes one by one, so that only the first matches.
     one_by_one = len(ids) < len(writes)
     stored = _stored_values(db, sql, growing_ids) if growing_ids and not one_by_one else {}
     settings: list[Values | Exception] = []
@@ -240,7 +240,7 @@ def apply_each(
             bulk.append((guard, values))
     matched_count = 0 if one_by_one else changed(db, sql, bulk)
     if 0 < matched_count < len(bulk):
-        # Some tasks do not match their guards, so write one by one to find out which tasks match.
+        # Some rows do not match their guards, so apply the writes one by one to find these rows.
         db.restart()
         one_by_one = True
     applied: list[bool | Exception] = []
@@ -252,7 +252,7 @@ def apply_each(
         else:
             applied.append(values if isinstance(values, Exception) else matched_count > 0)
         if applied[-1] is True and write.items is not None:
-            if write.task.settled:  # because a task that was never settled has no items
+            if write.task.settled:  # a task without an outcome has no items
                 db.execute(sql.forget_items, (write.task.id,))
             items += write.items
             if write.kept_versions:
@@ -276,7 +276,7 @@ def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -
 
 
 def _stored_values(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, Row]:
-    """Return the stored errors, results and traces of the tasks *ids*, by task."""
+    """Return the stored errors, results and trace of each task in *ids*, by task id."""
     stored: dict[bytes, Row] = {}
     for number, portion in portions(ids):
         stored |= {row["id"]: row for row in db.execute(sql.added_to(number), portion)}
@@ -336,7 +336,7 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
         pairs.append(({}, row))
         for name in _MAY_BE_LARGE:
             if len(row.get(name) or "") > _LARGE_VALUE_SIZE:
-                # Write a large row alone, because a cached statement keeps its last parameters.
+                # Write a large row alone, because a cached statement keeps its last rows in memory.
                 max_rows = 1
     for (_, names), number, parameters in _row_batches(pairs, max_rows=max_rows):
         total += db.execute(_insertion(table, names, number), parameters).rowcount
@@ -346,10 +346,10 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
 def _row_batches(
     rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield batches of rows with the same columns: the columns, row count and parameters.
+    """Yield batches of rows with the same columns, each as (columns, row count, parameters).
 
-    A batch has up to *max_rows* rows. Few different numbers of rows occur, because each number of
-    rows needs its own statement.
+    A batch has up to *max_rows* rows. The row counts are powers of two, because each row count
+    needs its own statement.
     """
     parameters_by_shape: dict[Shape, list[list[Any]]] = {}
     for guard, values in rows:
@@ -371,9 +371,9 @@ def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
 def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     """Return the UPDATE statement that changes *number* rows."""
     guard, names = shape
-    # The columns to set come before the guard's columns, like the parameters of a row.
+    # The parameters of a row are the values to set, and then the guard's values.
     columns = (*names, *guard)
-    # A claim skips a row that another process has locked, because that process gets the task. If
+    # A claim skips a row that another process has locked, because this process takes the task. If
     # claims waited, two claims that lock the same tasks in different orders would deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits

@@ -79,7 +79,7 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def column_value(name: str, value: Any) -> Any:
-    """Return a field's value converted to a value of its column; raise errors like `row_of`."""
+    """Convert a field's value to a value of its column; raise the same errors as `row_of`."""
     (stored_value,) = row_of({name: value}).values()
     return stored_value
 
@@ -98,7 +98,7 @@ def _kinds(
 def _check_size(value: str | bytes) -> None:
     # Encode only text that is not ASCII, because the size of ASCII text is its length.
     is_exact = isinstance(value, bytes) or value.isascii()
-    size = len(value) if is_exact else len(value.encode())  # type: ignore[union-attr]  # text, as above
+    size = len(value) if is_exact else len(value.encode())  # type: ignore[union-attr]  # not bytes
     if size > _LARGEST_VALUE:
         raise ValueError(f"a value of {size} bytes, but at most {_LARGEST_VALUE} are allowed")
 
@@ -126,7 +126,7 @@ def document_of(row: Any) -> documents.Document:
 def documents_of(
     columns: tuple[str, ...], rows: Iterable[Iterable[Any]]
 ) -> list[documents.Document]:
-    """Return the documents that *rows* store, whose values are in the order of *columns*."""
+    """Return a document for each row; each row has a value for each of *columns*, in order."""
     names, converted = _fields(columns)
     document_list: list[documents.Document] = []
     for row in rows:

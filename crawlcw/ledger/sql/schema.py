@@ -10,7 +10,7 @@ from crawlcw.model.transitions import REVISIT
 
 #: SQL condition for tasks that may be visited again, which is also the condition of their index.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
-#: SQL expression for a response's status code, and condition for done tasks with a response.
+#: SQL for the status code of a response, and SQL that tests for a done task with a response.
 RESPONSE_STATUS = "json_extract(response, '$.status')"
 HAS_RESPONSE = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
 
@@ -80,15 +80,15 @@ HOST_COLUMNS = {
 class Dialect:
     """The SQL dialect of SQLite, in which crawlcw writes all statements."""
 
-    position = "rowid"  #: column that orders a walk through a whole table
-    #: Whether transactions can write at the same time, so that all must lock rows in one order.
+    position = "rowid"  #: column by which a walk through a table is sorted
+    #: Whether transactions can write at the same time. If so, each must lock rows in order of id.
     locks_rows = False
-    #: Clause at the end of a SELECT whose rows the same transaction will write.
+    #: Clause at the end of a SELECT that locks the selected rows for a later write.
     for_update = ""
     skipping_locked = ""
 
-    def cast(self, column: str) -> str:  # noqa: ARG002  # a value has its own type
-        """Return the SQL cast of a parameter to the type of a column of `tasks`."""
+    def cast(self, column: str) -> str:  # noqa: ARG002  # SQLite needs no casts
+        """Return SQL that converts a parameter to a column's type, for example `::bigint`."""
         return ""
 
     def update_many(
@@ -98,12 +98,12 @@ class Dialect:
         rows: str,
         condition: str,
         *,
-        key: str,  # noqa: ARG002  # there is one writer at a time
+        key: str,  # noqa: ARG002  # for PostgreSQL
         waits: bool,  # noqa: ARG002
     ) -> str:
-        """Return an UPDATE of rows to the values in a table `v`, whose column *key* has the ids.
+        """Return an UPDATE with values from a list of rows `v`; column *key* of `v` has the ids.
 
-        If another transaction has locked a row, the UPDATE waits if *waits*, or else skips the row.
+        The UPDATE waits for locked rows if *waits* is true, and skips locked rows if it is false.
         """
         return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {condition}"  # noqa: S608  # all parts are our own SQL
 
@@ -122,7 +122,7 @@ class Tables:
         marker: str,
         dialect: Dialect = SQLITE,
     ) -> None:
-        """*table* and *index* return the quoted name of a table and of an index."""
+        """The functions *table* and *index* return the quoted name of a table or of an index."""
         self.dialect = dialect
         results = [table(part) for part in ("tasks", "items", "versions", "blobs")]
         self.tasks, self.items, self.versions, self.blobs = results

@@ -40,7 +40,7 @@ class SqlStore(ABC):
         self.now = clock
         self.writer = writer
         self.reader = reader
-        #: Numbers in the tokens of leases, which distinguish the leases of a worker.
+        #: A token of a lease contains the next of these numbers, so that a worker's tokens differ.
         self.numbers = count(1)
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,7 +53,7 @@ class SqlStore(ABC):
         return await self.reader.run(read)
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `port.Store.writing`; a unit of work is one transaction, begun by the first write."""
+        """See `port.Store.writing`; the first write of *work* begins the only transaction."""
 
         def written(db: Database) -> T:
             with db.transaction(begun=False):

@@ -1,7 +1,7 @@
 """The tables of `port` in an SQL database, where each operation is one statement.
 
-A unit of work is a coroutine that never waits, because each operation on a table completes
-immediately. One `send` on the connection's thread runs the whole unit, in one transaction.
+A unit of work is a coroutine that reads and writes tables. It never suspends, because each
+operation on a table completes immediately. So one call of `send` runs it in one transaction.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
@@ -47,11 +47,11 @@ class Index(NamedTuple):
 
     of: str  #: SQL text after the table's name, such as INDEXED BY
     order: str
-    condition: str = ""  #: SQL condition of a partial index, which follows the query's tests
+    condition: str = ""  #: SQL condition of a partial index, for the end of a WHERE
 
 
 def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a unit of work, which never waits, to its end; return the result."""
+    """Return the result of a coroutine that never suspends."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -64,8 +64,8 @@ def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
 class Table:
     """A table whose columns are the fields of its documents.
 
-    If *columns* is given, only these fields are columns; all other fields are members of the JSON
-    column `content`.
+    If *columns* is given, only these fields are columns; the column `content` has all other fields
+    in a JSON object.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Table:
         return [from_json(document.pop("content")) | document for document in documents]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`; each write is one UPDATE, after a SELECT for JSON fields."""
+        """See `port.Documents.change`; a write of JSON fields needs a SELECT before its UPDATE."""
         with refusing():
             prepared = [
                 (write, write.new and self._insertion(write.new), self._update(write))
@@ -202,7 +202,8 @@ class Table:
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
             values += (minimum, minimum)
-        # Only an UPDATE without any change sets the key to itself, which rewrites the key's index.
+        # SQL needs an assignment. Set the key only if nothing changes, because this rewrites its
+        # index.
         return ", ".join(assignments) or f"{self._key[0]} = {self._key[0]}", values
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
@@ -250,7 +251,8 @@ class Table:
                 return f"({self._column(name)} IS NULL OR {other})"
             case Among(members):
                 if not members:
-                    # IN (NULL) instead of FALSE lets SQLite use the partial index of the column.
+                    # IN (NULL) is always false, but unlike FALSE lets SQLite use the column's
+                    # partial index.
                     return f"{self._column(name)} IN (NULL)"
                 values += (member for member in members if not isinstance(member, int))
                 # Write numbers into the statement, so that SQLite finds the partial index with the
@@ -273,7 +275,7 @@ class Table:
         return self._compared(name, "=", test, values)
 
     def _compared(self, name: str, comparison: str, value: Any, values: list[Any]) -> str:
-        """Return the SQL comparison of a field, or of all or the first columns of a key."""
+        """Return the SQL comparison of a field with *value*; a key may be several columns."""
         if name == "_id" and len(self._key) > 1:
             row = row_of(dict(zip(self._key, value, strict=False)))
             values += row.values()

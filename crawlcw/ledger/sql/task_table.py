@@ -44,7 +44,7 @@ class TaskTable(Table):
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
-        """See `port.Tasks.listed`; for each status, read only as many rows as necessary."""
+        """See `port.Tasks.listed`; the method stops reading rows when it has *limit* tasks."""
         time_condition, bounds = self._time_condition(where, cursor)
         other_tests = {n: test for n, test in where.items() if n not in ("status", "update_time")}
         condition, operands = self._tests(other_tests)
@@ -97,23 +97,23 @@ class TaskTable(Table):
     def _chosen(
         self, where: Where, by: Path, cursor: Cursor | None = None
     ) -> tuple[str, list[Any]]:
-        """Return the FROM clause for rows after *cursor* that pass *where*, and its parameters."""
+        """Return a FROM clause and its parameters, for rows after *cursor* that pass *where*."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
         time_condition, bounds = self._time_condition(where, cursor)
         return f"FROM {self._from(by)} WHERE {tests} AND {time_condition}", [*values, *bounds]
 
     def _time_condition(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
-        """Return the SQL condition for times after *cursor* in *where*, and its parameters."""
+        """Return SQL and its parameters, for the time test in *where* and for *cursor*."""
         time_test = where.get("update_time", Within(None, None))
         if not isinstance(time_test, Within):
             return self._tests({"update_time": time_test})
         text, values = self._tests({"update_time": Within(time_test.first, None)})
-        # Use b"" as the id, which is below all ids, because a range excludes tasks at its end time.
+        # The range must exclude tasks at its end time, so use the id b"", which is below all ids.
         upper_bounds = [] if time_test.end is None else [(time_test.end, b"")]
         upper_bounds += [] if cursor is None else [(cursor.update_time, cursor.id)]
         if not upper_bounds:
             return text, values
-        # Test only the nearer of two bounds, because the index can use only one bound.
+        # Test only the earlier of the two upper bounds, because the index can use only one bound.
         time, identity = min(upper_bounds)
         return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
 
@@ -156,7 +156,7 @@ class Results:
         self._db = db
         self._sql = sql
 
-    async def count(self, *, scan_limit: int | None = None) -> Count:  # noqa: ARG002  # by an index
+    async def count(self, *, scan_limit: int | None = None) -> Count:  # noqa: ARG002  # not needed
         """See `port.Results.count`."""
         return Count(number=number_of(self._db, self._sql.count_items))
 

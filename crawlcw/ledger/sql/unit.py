@@ -1,6 +1,6 @@
 """The `port.Unit` of an SQL ledger, which has all tables of the ledger on one connection.
 
-The module also counts tasks by indexes alone, and reads raw rows for `doctor`.
+The module also counts tasks by reading only indexes, and reads raw rows for `doctor`.
 """
 
 import json
@@ -105,7 +105,7 @@ def _of_status(value: Any, status: Status, number: int) -> Group:
 
 
 class Raw:
-    """Reads rows as they are stored, whose values may have any type."""
+    """Reads rows as they are stored; a stored value may have any type."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
         self._db = db
@@ -114,7 +114,7 @@ class Raw:
     async def read(
         self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
-        """See `port.Raw.read`; read in the order of positions, because any id may be invalid."""
+        """See `port.Raw.read`; rows are sorted by `position`, because an id may be invalid."""
         columns, position = self._sql.raw[part]
         select, order = f"SELECT {position} AS row, {columns}", f"ORDER BY {position}"
         if wanted_ids is not None:
@@ -134,7 +134,7 @@ class Raw:
 
 
 def _document(row: Row) -> Document:
-    """Return a row as a document without nulls; a value of a wrong type stays unchanged."""
+    """Return a row as a document without nulls; leave a value of a wrong type as it is."""
     document = {name: value for name, value in dict(row).items() if value is not None}
     document["_id"] = document.pop("id")
     del document["row"]

@@ -1,4 +1,4 @@
-"""Notify of tasks that were added or may be due again, by polling the file for writes."""
+"""Find out when tasks were added or may be due again, by polling the file for writes."""
 
 from collections.abc import AsyncIterator
 
@@ -20,8 +20,8 @@ class Changes:
     async def watch(self) -> AsyncIterator[None]:
         """See `protocol.Changes.watch`.
 
-        SQLite sends no notifications, but can tell whether another connection has written to the
-        file, without reading a table.
+        SQLite sends no notifications. `PRAGMA data_version` tells whether another connection has
+        written to the file.
         """
         version: int | None = None
         while True:

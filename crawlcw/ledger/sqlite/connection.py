@@ -1,8 +1,8 @@
-"""Connections to an SQLite file, which run operations on a thread and sync durable commits.
+"""Run operations on an SQLite file in a worker thread, and sync durable commits to the disk.
 
-Every operation is one function on one worker thread and one transaction, because a switch to a
-thread costs more than a statement. A hundred claims take 0.2 ms; with a switch to a thread for each
-statement they would take 6-12 ms.
+Every operation is one function, which runs on a worker thread in one transaction. The statements do
+not run on the thread one by one, because a switch to a thread costs more than a statement. A
+hundred claims take 0.2 ms; with a switch to a thread for each statement they would take 6-12 ms.
 """
 
 import os
@@ -70,8 +70,8 @@ class Database(sqlite3.Connection):
     def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
         """See `sql.database.Database.transaction`."""
         if begun:
-            # Lock the file immediately, because a transaction that begins with a read may later
-            # fail to write.
+            # Lock the file immediately. If a transaction begins with a read, and another process
+            # then writes, the transaction can no longer write.
             self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -113,7 +113,7 @@ class Connection(database.Connection):
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Number of the last committed, and of the last synced durable transaction.
+        #: Number of durable transactions that were committed, and that were synced to the disk.
         self._committed = 0
         self._synced = 0
 
@@ -246,7 +246,7 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
         return LedgerConfigurationError(
             f"Cannot create the folder of the ledger {path}: {error.strerror}."
         )
-    # The low byte is the error's class (https://www.sqlite.org/rescode.html).
+    # The low byte of an error code is its class (https://www.sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _UNAVAILABLE:
         return LedgerUnavailableError(f"The ledger {path} {_UNAVAILABLE[code]} ({error}).")

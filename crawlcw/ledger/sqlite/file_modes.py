@@ -1,4 +1,4 @@
-"""Give only the file's owner access to the file, because requests contain secrets.
+"""Give only this user access to the file of the ledger, because requests contain secrets.
 
 crawlcw creates folders with mode 0700, and the file with 0600. SQLite gives the `-wal` and the
 `-shm` file the mode of the database file. The mode of an existing folder does not change.
@@ -22,15 +22,15 @@ def make_private(path: Path) -> None:
     Raises `OSError` for a folder that cannot be created. If the file cannot be created,
     `make_private` does nothing, because SQLite reports why.
     """
-    # Create each folder separately, because `mkdir(parents=True)` uses the mode only for the last.
+    # Create each folder alone, because `mkdir(parents=True)` sets the mode of the last folder only.
     for folder in reversed((path.parent, *path.parent.parents)):
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)  # mkdir raises an error that names the obstacle
+        path.parent.mkdir(exist_ok=True)  # mkdir fails, and the error says why
     with suppress(OSError):
-        # Do not open an existing file, because to close the file would end the locks of another
-        # connection in this process. `resolve` follows a symbolic link.
+        # Do not open an existing file, because `os.close` would remove the file locks of this
+        # process, which another connection may need. `resolve` follows a symbolic link.
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE))
 
 

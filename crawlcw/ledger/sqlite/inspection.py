@@ -36,7 +36,7 @@ class Inspection(examination.Inspection):
 
     def _journal_mode(self, db: sqlite3.Connection) -> str:
         if is_still(self._store.path):
-            # An immutable connection does not know the journal mode; 2 in the header means WAL.
+            # An immutable connection does not know the journal mode, so read the file's header.
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
         # Ask for the mode after a read, because an unused connection reports an old mode.
@@ -83,7 +83,7 @@ def _write_refusal(db: Database, path: Path) -> str | None:
 
 
 def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> Iterator[Violation]:
-    """Yield missing tables and indexes, and those that differ from the statements in `create`."""
+    """Yield each table or index that is missing, or that differs from its CREATE statement."""
     if MARKER not in names_in(db) or marker_of(db, spider) is None:
         yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the number of its format is missing")
     texts = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}

@@ -46,9 +46,10 @@ class SqliteLedger(Facets):
     ) -> Self:
         """Return the ledger of *name* in the file at *path*; create a missing file or ledger.
 
-        *kind* says whether the tasks are a use case's or a spider's; None means the recorded kind,
-        or a spider's. Without *create*, `open` raises `UnknownNameError` for a missing name. Raises
-        `LedgerConfigurationError` for a file that is not a ledger of this kind.
+        *kind* says whether the tasks are a use case's or a spider's; None means the recorded kind.
+        If no kind is recorded, the tasks are a spider's. Without *create*, `open` raises
+        `UnknownNameError` for a missing name. Raises `LedgerConfigurationError` for a file that is
+        not a ledger of this kind.
         """
         async with cls._opening(path, name, clock) as ledger:
             await ledger.store.prepare(kind=kind, create=create)
@@ -58,8 +59,8 @@ class SqliteLedger(Facets):
     async def open_temporary(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
         """Return a new temporary ledger of *name*, which `close` deletes.
 
-        The ledger is a file in the system's temporary folder. A database in memory would not do,
-        because one connection could not read while another connection writes.
+        The ledger is a file in the system's temporary folder. The ledger is not in memory, because
+        there one connection could not read while another connection writes.
         """
         folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
         ledger = await cls.open(folder / "ledger.db", name, kind=kind)
@@ -90,14 +91,14 @@ class SqliteLedger(Facets):
     async def _opening(
         cls, path: str | Path, name: str, clock: Callable[[], datetime] | None
     ) -> AsyncIterator[Self]:
-        """Yield the ledger, and then set its clock; if an error occurs, close the ledger."""
+        """Open the ledger for a block, then set its clock; close the ledger after an error."""
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
             yield ledger
             await store.reader.run(restrict_to_reading)
-            # Never begin before the latest recorded time, because due tasks would then wait.
+            # Never set the clock before the latest recorded time, because due tasks would wait.
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():

@@ -1,7 +1,7 @@
 """The marker table of an SQLite file, with the format, kind and notes of each ledger.
 
 The table has one row for each spider or use case in the file. A row has no kind until a process
-opens the ledger as a spider's or a use case's; a read sets no kind.
+opens the ledger as a spider's or a use case's. A process that only reads the ledger sets no kind.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
@@ -25,7 +25,7 @@ _TABLE = quoted(MARKER)
 
 
 class Tables(schema.Tables):
-    """The tables of one spider or use case, whose names contain the ledger's name."""
+    """The tables of one spider or use case; each table's name contains the ledger's name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -55,7 +55,7 @@ def prepare(
     if not create and name not in names:
         raise UnknownNameError(name)
     enter_wal_mode(db)
-    # Let SQLite sync only when it copies the WAL into the file, because `Connection` syncs the WAL.
+    # Let SQLite sync only the main file, because `Connection` syncs the WAL.
     db.execute("PRAGMA synchronous = NORMAL")
     # Keep undo logs in memory, because by default SQLite writes the undo log of a statement on many
     # rows to a separate file.
@@ -98,7 +98,7 @@ def check_marker(
     *,
     kind: LedgerKind | None,
 ) -> LedgerKind:
-    """Raise an error if the file is another program's, or *name* has another format or kind.
+    """Raise an error for a file of another program, and for a ledger with a wrong format or kind.
 
     Return the kind of the ledger *name*.
     """
