@@ -1,8 +1,8 @@
 """Change or delete many tasks at once, without a lease of the tasks.
 
-A bulk change runs in batches, so that a million tasks neither block the ledger nor exceed its time
-limit. The ledger reads a batch of tasks, and then changes each task only if it still matches. So a
-bulk change skips tasks that another process has claimed since the read.
+A bulk change runs in batches, so a change of a million tasks neither blocks the ledger nor takes
+too long. The ledger reads a batch of tasks, and then changes each task only if the task still
+passes the filter. So a bulk change skips tasks that another process has claimed since the read.
 """
 
 import secrets
@@ -87,9 +87,9 @@ class Admin:
     ) -> int:
         """Set tasks without a lease to `todo`, due now, and reset attempts; return their number.
 
-        A task whose lease has expired counts as not leased. *stage*, if given, becomes the stage
-        and host of tracked tasks. With *deletes_results* the results of tracked tasks are deleted.
-        A spider's pages keep their callbacks and hosts, and `Hosts.wake_all` wakes the hosts.
+        A task whose lease has expired counts as not leased. If *stage* is given, it becomes the
+        stage of tracked tasks. With *deletes_results* the results of tracked tasks are deleted. A
+        spider's pages keep their callbacks and hosts, and `Hosts.wake_all` wakes the hosts.
         `reopen` raises each task's fence by one, so that earlier reads and claims no longer match.
         `reopen` skips tasks whose status changed at or after `selection.changed_before`, or after
         the call, so it may be repeated.
@@ -109,7 +109,7 @@ class Admin:
         return await self._change(REVISIT, [selection])
 
     async def revisit_due(self) -> int:
-        """Set the pages whose next visit is due to `todo`, as `revisit` does; return their number.
+        """Set to `todo` all pages whose next visit is due, like `revisit`; return their number.
 
         `revisit_due` takes one index seek if no page is due, and may be repeated after an error.
         """
@@ -119,7 +119,7 @@ class Admin:
             "revisit": AtMost(now),
         }
         changed_count = 0
-        # A page that the loop has changed no longer matches the test.
+        # Each pass reads other pages, because a changed page no longer passes `due_tests`.
         while ids := await self._store.reading(_to_revisit, due_tests):
             # Set the flag before the write, because the next call no longer finds these pages if
             # the reply to the write is lost.
@@ -138,7 +138,7 @@ class Admin:
         choices: Iterable[TaskFilter],
         extra_fields: Mapping[str, Any] | None = None,
     ) -> int:
-        """Apply a bulk change to the tasks of *choices*, and set *extra_fields* in these tasks."""
+        """Apply a bulk change to the tasks that pass a filter in *choices*; set *extra_fields*."""
         now = self._store.now()
         total = 0
         for selection, part in product(choices, change.parts):
@@ -185,13 +185,13 @@ class Admin:
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
-        # Change the note `fed` last, because running crawls skip links to tasks that they have
-        # added until the note changes.
+        # Change the note `fed` last. Until this note changes, a running crawl skips links to the
+        # tasks that the crawl has added.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
     async def drop(self) -> None:
-        """Delete all data of the ledger's name: tasks, items, hosts, workers and notes.
+        """Delete all data of this ledger: tasks, items, hosts, workers and notes.
 
         The caller must close the ledger afterwards. Running workers of the ledger lose their work.
         A caller may repeat `drop` after an error.
@@ -218,7 +218,7 @@ class Admin:
             where["depth"] = AtMost(max_depth)
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH):
-            # Note the hosts before the write, so that the next call wakes them after a lost reply.
+            # Store the hosts first; if the reply is lost, the next call wakes these hosts.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
             total += await self._store.writing(_change_all, ids, where, edit_of(ADMIT, now))
             await self._wake_admitted(now)
@@ -243,7 +243,7 @@ class Reopening:
         tests = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
-            # A delayed write must not change tasks that a worker refused after this call.
+            # If this write is delayed, it must not change tasks whose outcome came after this call.
             "update_time": AtMost(now),
         }
         writes = [
@@ -271,7 +271,7 @@ class Reopening:
 
 
 def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
-    """Yield a filter of failed tasks for each status that `RETRY` starts from."""
+    """Yield one filter for each status of the tasks that `retry-failed` tries again."""
     for status in RETRY.from_statuses:
         failed = selection.with_statuses([status])
         retried = [reason for reason in Reason if transitions.retries(status, reason)]

@@ -53,7 +53,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def where_of(selection: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
-    """Return the tests of a task filter as the port takes them, except the test of its ids."""
+    """Return the tests of a task filter in the form of `port.Where`; leave out `ids`."""
     selection = simplified(selection, kind)
     is_bound = selection.changed_since is not None or selection.changed_before is not None
     tests = {
@@ -86,7 +86,7 @@ def _url_test(selection: TaskFilter) -> Any:
 def edit_of(
     change: BulkChange, now: datetime, extra_fields: Mapping[str, Any] | None = None
 ) -> Edit:
-    """Return the edit of a bulk change, which also sets *extra_fields*."""
+    """Return an `Edit` with the fields of a bulk change and with *extra_fields*."""
     return Edit(
         set={
             "status": int(change.to_status),
@@ -98,13 +98,13 @@ def edit_of(
             **(extra_fields or {}),
         },
         inc={"fence": 1} if change.raises_fence else {},
-        # A quarantined task keeps its `quarantine_fence`, because it is above 0.
+        # A quarantined task keeps its `quarantine_fence`, because this fence is above 0.
         raise_to={"quarantine_fence": 0} if change.ends_leases else {},
     )
 
 
 def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
-    """Return the filter with a `changed_before`, which is *now* if the filter has none."""
+    """Return the filter; if it has no `changed_before`, set `changed_before` to *now*."""
     return (
         replace(selection, changed_before=now + _MILLISECOND)
         if selection.changed_before is None
@@ -139,10 +139,11 @@ async def walk(
     batch_size: int,
     ids: Collection[bytes] | None = None,
 ) -> AsyncGenerator[list[bytes], None]:
-    """Yield *ids*, or the ids of chosen tasks, *batch_size* at a time, last changed first.
+    """Yield batches of *ids*, or of the ids of chosen tasks, the last changed task first.
 
-    *run_read* does a unit of work, see `port.Store.reading`. A later write must repeat the tests,
-    because the tasks may have changed since the read, and *ids* are yielded without a read.
+    *run_read* calls a function that reads the ledger, see `port.Store.reading`. A later write must
+    test each task again, because `walk` does not read the tasks of *ids*, and other tasks may have
+    changed since the read.
     """
     if ids is not None:
         for batch in batches(dict.fromkeys(ids), batch_size):
@@ -180,7 +181,7 @@ def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:
     """Return the filter with the host of its URL prefix, so that a store uses the host's index.
 
     The returned filter has no prefix if every URL begins with the prefix. The filter does not
-    change if the prefix ends within the host's name, or if it is a prefix of keys.
+    change if the URL prefix ends within the host's name, or if the tasks have keys instead of URLs.
     """
     if kind.tracked or not selection.url_prefix:
         return selection

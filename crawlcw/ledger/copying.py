@@ -50,22 +50,23 @@ class LedgerContents(Protocol):
         """Yield all tasks, or all blobs, as `LedgerCopier.read` describes them."""
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """Write documents that the store does not have yet, durably."""
+        """Durably write those of *documents* that the store does not have yet."""
 
 
 class LedgerCopier:
-    """Reads and writes the documents of a ledger for a copy, without a change."""
+    """Reads documents from a ledger, and writes them unchanged to its copy."""
 
     def __init__(self, store: Store, contents: LedgerContents) -> None:
         self._store = store
         self._contents = contents
 
     async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
-        """Yield all documents of a part of the ledger in batches, in constant memory.
+        """Yield the documents of a part of the ledger, a batch at a time to save memory.
 
         The documents have the form that `ledger.documents` describes, on every store. A task's
-        document has all `items` of the task in order, `items_from` without a fence, and `versions`
-        with the items of each version. A blob is `{_id, task_id, value}`. Keys stay escaped.
+        document has the field `items` with all items in order. Its field `items_from` has no fence,
+        and its field `versions` has the items of each version. A blob is `{_id, task_id, value}`.
+        Keys stay escaped.
         """
         if part in _CONTENT_PARTS:
             async with aclosing(self._contents.read(part)) as batches:
@@ -78,7 +79,7 @@ class LedgerCopier:
             last_id = batch[-1]["_id"]
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """Write documents that the store does not have yet, durably."""
+        """Durably write those of *documents* that the store does not have yet."""
         if part in _CONTENT_PARTS:
             await self._contents.write(part, documents)
         else:
@@ -110,7 +111,7 @@ def _copied(part: Part, document: Document) -> Document:
     }
     if part is Part.WORKERS:
         copied_document["idle"] = bool(copied_document["idle"])
-        # Vitals, loans and reports have no meaning without their running worker.
+        # The measurements, loan and report of an ended worker have no meaning.
         for name in ("vitals", "loan", "report"):
             copied_document.pop(name, None)
     return copied_document
@@ -145,7 +146,7 @@ class Digest:
 
 
 def _comparable(value: object) -> dict[str, str]:
-    # Compare times by their text, because each driver uses different objects for time zones.
+    # Compare times as ISO texts, because the drivers use different classes for time zones.
     text = value.isoformat() if isinstance(value, datetime) else repr(value)
     return {type(value).__name__: text}
 

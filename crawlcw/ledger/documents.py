@@ -1,6 +1,7 @@
 """Documents of tasks, hosts and workers: the field names, and the encoding of values.
 
-All ledgers use the same field names, so a task looks the same in mongosh and in sqlite3. A host is
+All ledgers use the same field names, so a task looks the same in mongosh and in sqlite3. A host has
+these fields:
 
     _id          name of the host, the politeness key of its tasks
     ready_at     when it may be leased; of a leased host, the lease's end; absent: no work
@@ -18,7 +19,7 @@ All ledgers use the same field names, so a task looks the same in mongosh and in
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     finished     the number of finished pages of the host
 
-and a worker is
+A worker has these fields:
 
     _id          name of the worker
     machine, host, pid, birth, started   as in `Worker`
@@ -30,25 +31,25 @@ and a worker is
     loan         as in `Loan`; absent: none yet
     report       as in `LoanReport`; absent: none yet
 
-A page that was finished at least once also has
+A page that was finished at least once also has these fields:
 
     visit        {time, changed, interval, etag, last_modified, digest} of the last visit
     revisit      time of the next visit; absent: never
     stored       {file, offset, length} of the WARC record with the body; absent: none
-    items_from   {fence, time, url} of the visit that found its items; on MongoDB only
+    items_from   {fence, time, url} of the visit that found the items; on MongoDB only
     versions     `items_from` of each visit whose items are kept; on MongoDB only
 
-A tracked task also has
+A tracked task also has these fields:
 
     data         the task's data, or a reference to a blob
     results      {stage: result}, or {stage: reference to a blob}
     trace        the last claims: {fence, stage, worker, started_at, ended_at, event}
-    woken        time when it was last made due other than by an outcome (on MongoDB, to
-                 distinguish such a write from a renewal)
+    woken        time of the last write that made the task due without an outcome (on MongoDB,
+                 to distinguish this write from a renewal)
 
 A value that is too large is stored as a blob outside of its task's document, which has
-`{%blob: id, size: n}` instead. A time without a zone is stored as `{%naive: its text}`, because
-all dates of a store have a zone.
+`{%blob: id, size: n}` instead. A time without a zone is stored as `{%naive: ISO text}`,
+because the date type of a store always has a zone.
 
 Keys from a spider or a page are escaped (`$`, `.`, NUL and `%` as `%24`, ...), so that a key can
 become neither an operator nor a field path of MongoDB.
@@ -85,20 +86,19 @@ from crawlcw.model.task import (
 from crawlcw.model.transitions import Change, Settlement
 from crawlcw.model.visits import Visit
 
-#: Names of the task fields that `page` reads: all except those that grow with the results.
+#: Names of the task fields that `Tasks.page` reads, without the fields for results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Names of further task fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: Names of the fields that every task's document has, with the values of the task. A document
-#: leaves out other fields that are None, because MongoDB would include null in the indexes of due
-#: tasks.
+#: Every task's document has these fields, with the unchanged values of a `Task`. A document leaves
+#: out other fields that are None, because MongoDB would include null in the indexes of due tasks.
 _PLAIN_FIELDS = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
 )
 _plain_values, _stored_plain = attrgetter(*_PLAIN_FIELDS), itemgetter(*_PLAIN_FIELDS)
 _OPTIONAL_FIELDS = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
-#: Names of the fields that each change of a task sets, with the values of the change.
+#: Each change of a task sets these fields to the unchanged values of a `Change`.
 _CHANGED_FIELDS = (
     *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
     "quarantine_fence",
@@ -118,7 +118,7 @@ _BLOB_KEY = "%blob"
 #: Key of a time without a zone, stored as ISO 8601 text; dates of a store have a time zone.
 _NAIVE_TIME_KEY = "%naive"
 _CHARACTER_CODE = re.compile("%([0-9A-F]{2})")
-#: Maximum number of ended workers that the ledger keeps; it keeps the workers that ended last.
+#: Number of ended workers that the ledger keeps at most; the ledger forgets the oldest.
 KEPT_WORKERS = 1_000
 
 Document = dict[str, Any]
@@ -196,7 +196,7 @@ def value_document(value: Any) -> Any:
 
 
 def value(stored: Any) -> Any:
-    """Return the value, or the blob's reference, from a form that `value_document` has returned."""
+    """Decode a stored value that `value_document` has encoded; a blob gives its `BlobRef`."""
     if isinstance(stored, dict) and _BLOB_KEY in stored:
         return BlobRef(id=stored[_BLOB_KEY], size=stored["size"])
     return unescaped(stored)
@@ -216,7 +216,7 @@ def results_document(results: Mapping[str, Any]) -> Document:
 
 
 def changed(change: Change) -> Document:
-    """Return the task fields that *change* sets, without fields that it only appends to.
+    """Return the task fields that *change* sets, without lists that *change* only extends.
 
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
@@ -236,7 +236,7 @@ def changed(change: Change) -> Document:
 
 
 def source_document(settlement: Settlement) -> Document:
-    """Return the `items_from` of a document: the visit whose items a settlement records."""
+    """Return the field `items_from`, which describes the visit that found the items."""
     task, change = settlement.lease.task, settlement.change
     visit_time = change.fetched or change.update_time
     source: Document = {"fence": change.fence, "time": visit_time}
@@ -328,7 +328,7 @@ def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
         host_fields["robots"] = (
             None
             if record is None
-            # Clean the robots.txt, because a lone surrogate in it would fail the whole batch.
+            # Clean the robots.txt, because a store refuses a batch with a lone surrogate.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),
@@ -375,7 +375,7 @@ def _origin(origin_fields: Mapping[str, Any]) -> Origin:
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:
-    """Return the lower and the exclusive upper bound of URLs with *scheme*, or of all URLs."""
+    """Return a lower bound and an exclusive upper bound of URLs with *scheme*, or of all URLs."""
     # In code points, '0' follows '/', and 'i' follows all texts that begin with 'http'.
     return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 

@@ -74,7 +74,7 @@ class Health:
     facts: Mapping[str, str] = field(default_factory=dict)  #: for display
     violations: tuple[Violation, ...] = ()
     clock_offset: timedelta | None = None
-    """Time that the store's clock is ahead of this machine's; None if both use the same clock."""
+    """Time by which the store's clock is ahead of ours; None if the store uses our clock."""
 
 
 class Inspection(ABC):
@@ -85,7 +85,7 @@ class Inspection(ABC):
 
     @abstractmethod
     async def prepare(self) -> None:
-        """Create missing tables and indexes, as the opening of a crawl does."""
+        """Create missing tables and indexes, like the start of a crawl."""
 
     @abstractmethod
     async def write_refusal(self) -> str | None:
@@ -104,9 +104,9 @@ class Inspection(ABC):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield all documents of a part, or those with the ids in *wanted_ids*, in constant memory.
 
-        Each document is read at one moment, as `port.Raw.read` describes. Documents that are added
-        during the call may be missing. A document that is not a task may have an `_id` of any type.
-        A blob is yielded only if its task does not refer to it.
+        Each document is read by one query, as `port.Raw.read` describes. The result may lack
+        documents that are added during the call. A document that is not a task may have an `_id` of
+        any type. A blob is yielded only if its task does not refer to it.
         """
         for ids in [None] if wanted_ids is None else batches(wanted_ids, _BATCH_SIZE):
             cursor = None
@@ -157,5 +157,5 @@ async def _documents_with_ids(
 
 
 def _blobs(task: Document) -> list[str]:
-    # A ledger writes only texts as references to blobs, so ignore other values.
+    # Ignore an id that is no text, because a ledger writes only texts as ids of blobs.
     return [blob for blob in documents.blobs(task) if isinstance(blob, str)]

@@ -1,6 +1,6 @@
 """Wake hosts, give hosts up, read the states of hosts, and write the states of leased hosts.
 
-Each store has subclasses that lease ready hosts, and find the first due tasks of hosts.
+Each store has subclasses that lease ready hosts, and that find each host's first due task.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from crawlcw.ledger.values import Counts
 from crawlcw.model.hosts import FailureCalls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
-#: Number of tasks to give up, or of hosts to wake or read, in one unit of work. Other users of the
-#: ledger wait until it ends.
+#: Maximum number of tasks or hosts in one operation. Other users of the ledger wait until the
+#: operation ends.
 BATCH = 5_000
 #: Number of hosts in one read; it is small, because a host has a robots.txt of up to 512 KiB.
 _BATCH_SIZE = 100
-#: Number of tasks with a `due` that one read examines for their hosts.
+#: Number of tasks that one read examines to find hosts with due tasks.
 _SCAN_LIMIT = 100
 #: Names of all fields of a host except its robots.txt, which is by far the largest.
 _FIELDS_WITHOUT_ROBOTS = (
@@ -53,7 +53,7 @@ class Hosts(ABC):
         self._store = store
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
+        """Add unknown hosts; make hosts without a lease ready at the times in *dues* or earlier.
 
         A host that pauses after a failure becomes ready at its `not_before`, so new links to the
         host do not end the pause. A worker that makes a task due calls `wake` after the task is in
@@ -63,7 +63,7 @@ class Hosts(ABC):
         # never deadlock.
         for batch in batches(sorted(dues.items()), BATCH):
             while not await self._store.writing(_wake, dict(batch)):
-                pass  # another process changed one of the hosts after the read
+                pass  # repeat, because another process changed a host after the read
 
     async def wake_all(self) -> int:
         """Make all hosts without a lease ready now, and reset their failures; return the number.
@@ -87,9 +87,9 @@ class Hosts(ABC):
     ) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return their number.
 
-        With *scheme* (for example `https`), only tasks whose URL has that scheme are ignored. Tasks
-        whose errback or `on_error` must be called, according to *calls*, become due now instead,
-        because a worker must settle each of these tasks.
+        With *scheme* (for example `https`), only tasks whose URL has that scheme are ignored.
+        `give_up` does not ignore the tasks whose errback or `on_error` must be called (*calls*).
+        These tasks become due now, so that a worker settles each of them.
 
         `give_up` runs in batches, so that a million tasks neither block the ledger nor exceed its
         time limit. Leased and finished tasks do not change. A caller may repeat `give_up`.
@@ -111,7 +111,7 @@ class Hosts(ABC):
         return await self._change_waiting(host, waiting_tests, edit)
 
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
-        """Change waiting tasks of a host, which removes these tasks from the index range.
+        """Change waiting tasks of a host by an edit that removes these tasks from the index range.
 
         Each batch begins where the last batch ended, so that leased tasks are not read again.
         """
@@ -133,22 +133,22 @@ class Hosts(ABC):
             last_name = batch[-1]["_id"]
 
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
-        """Return up to *limit* leased hosts, and up to *limit* other hosts that wait longest.
+        """Return up to *limit* leased hosts, and up to *limit* hosts that become ready last.
 
-        The returned hosts have no robots.txt. Each of the two lists takes one index seek.
+        The returned hosts have no robots.txt. One short index scan reads each list.
         """
         leased_hosts, waiting = await self._store.reading(_busiest, limit)
         return (
             [documents.host(host) for host in leased_hosts],
-            # Leased hosts are in this index too, but come late, because leases end soon.
+            # This index has leased hosts too, but near its end, because leases end soon.
             [documents.host(host) for host in waiting if host["owner"] is None],
         )
 
     async def counts(self) -> dict[str, Counts]:
         """Return the number of tasks of each host and status.
 
-        A store counts by its indexes alone, except that MongoDB reads the leased tasks. MongoDB
-        reads the counts one after the other, so they miss changes between the reads.
+        A store reads only its indexes to count, but MongoDB also reads the leased tasks. MongoDB
+        needs several reads, so its numbers may not agree with each other.
         """
         return await self._store.reading(lambda tables: tables.groups.of_hosts())
 
@@ -163,14 +163,14 @@ class Hosts(ABC):
         return hosts
 
     async def next_ready(self) -> datetime | None:
-        """Return the time when the next host is ready or its lease ends; None if none has work."""
+        """Return when the first host becomes ready or the first lease ends; None without work."""
         hosts = await self._store.reading(
             lambda tables: tables.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
         )
         return hosts[0]["ready_at"] if hosts else None
 
     async def due(self, *, last_host: str, limit: int) -> list[str]:
-        """Return the next hosts after *last_host* that have tasks with a `due`.
+        """Return the next hosts after *last_host* that have tasks with a `due` time.
 
         `due` takes one index seek for a host with many due tasks, or for many hosts with few due
         tasks. An idle process calls `due` to find hosts whose wake-up was lost.
@@ -178,19 +178,19 @@ class Hosts(ABC):
         return await self._store.reading(_due, last_host, limit)
 
     async def earliest_due(self, host: str) -> datetime | None:
-        """Return when the next task of *host* is due or its lease ends; None if it has no task."""
+        """Return the earliest `due` time of the tasks of *host*; None without such a time."""
         return (await self.earliest_dues([host])).get(host)
 
     @abstractmethod
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """Return the time of `earliest_due` for each host that has a task with a `due`."""
+        """Return the earliest `due` time for each host that has a task with a `due` time."""
 
 
 async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
-    """Write hosts that are unknown or would be ready too late; return whether all writes succeeded.
+    """Add new hosts, and make known hosts ready in time; return whether all writes succeeded.
 
-    A leased host needs no write, even if its owner releases the host right after the read, because
-    the owner then searches the ledger for due tasks, and finds the caller's task.
+    A leased host needs no write. If the host's owner releases the host after this read, the owner
+    finds the new tasks in the ledger itself.
     """
     state_fields = ("owner", "ready_at", "not_before")
     hosts = await tables.hosts.read([*dues], state_fields)
@@ -215,7 +215,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
     next_name = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, next_name), "owner": None}
     fields = {"ready_at": now, **_NO_FAILURES}
-    # Keep the `not_before` of a host without failures: it is the delay after the last request.
+    # Keep the `not_before` of hosts without failures, because it ends a delay between requests.
     number = await tables.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
     return number + await tables.hosts.change_where(
@@ -226,7 +226,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
 async def _change_next(
     tables: LedgerTables, index_range: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
-    """Change a batch of tasks in an index range; return the number of tasks and the next range."""
+    """Change the first tasks in an index range; return their number, and the rest of the range."""
     tasks = await tables.tasks.scan(
         {**waiting, **index_range},
         by=Path.HOST_DUE,
@@ -280,15 +280,15 @@ class HostLeases(ABC):
         self._hosts = hosts
         #: Counter whose numbers distinguish the tokens of a worker's leases.
         self._numbers = count(1)
-        #: Tokens of calls whose reply was lost, so that we do not know whether we leased hosts.
+        #: Tokens of calls whose reply was lost; the ledger may have leased hosts to these tokens.
         self._unconfirmed: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
         """Lease up to *limit* ready hosts, the longest ready first.
 
-        A host is ready when its `ready_at` has come, because it was woken or its last lease
-        expired. At any time at most one process holds the lease of a host. Each lease raises the
-        host's epoch by one and sets its `ready_at` to the lease's end.
+        A host is ready from its `ready_at` time on, which is the time of a wake-up or the end of an
+        expired lease. At any time at most one process holds the lease of a host. Each lease raises
+        the host's epoch by one and sets its `ready_at` to the lease's end.
         """
         if limit < 1:
             return []
@@ -302,8 +302,8 @@ class HostLeases(ABC):
         try:
             return await self._take(token, limit, now=now, end=now + lease)
         except (LedgerUnavailableError, asyncio.CancelledError):
-            # Note the token, because the ledger may have leased hosts to us, which would otherwise
-            # wait until the lease expires.
+            # Remember the token, because the ledger may have leased hosts to it. Without the token
+            # these hosts would get no requests until the lease expires.
             self._unconfirmed.append(token)
             raise
 
@@ -338,10 +338,10 @@ class HostLeases(ABC):
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """End leases, and write the states as `save` does; return the hosts whose lease is lost.
 
-        A released host is ready at the `ready_at` of its state, or when it is woken if `ready_at`
-        is None. A wake-up during the lease is not lost, because `release` then reads the host's
-        earliest due task and wakes the host for this task. `release` does not wake a host that is
-        ready now, or that will be ready at its `not_before`.
+        A released host is ready at the `ready_at` of its state. If `ready_at` is None, the host is
+        ready only after a wake-up. A wake-up during the lease is not lost, because `release` then
+        reads the host's earliest due task and wakes the host for this task. `release` does not wake
+        a host that is ready now, or that will be ready at its `not_before`.
         """
         edits = []
         for lease, state in states:
@@ -367,9 +367,9 @@ class HostLeases(ABC):
 async def _adopt(
     tables: LedgerTables, tokens: Sequence[str], now: datetime, limit: int
 ) -> list[HostLease]:
-    """Return the leases that earlier calls got from the ledger although the reply was lost."""
-    # Send an empty write to the hosts that were ready longest, because this write waits until an
-    # earlier lease of these hosts is committed.
+    """Return the leases that the ledger granted to earlier calls whose reply was lost."""
+    # Write to the hosts that were ready longest, without a change. This write returns only after
+    # the ledger has committed an earlier lease of these hosts.
     where = {"ready_at": AtMost(now)}
     hosts = await tables.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(host["_id"] for host in hosts)
@@ -401,7 +401,7 @@ async def _write_edits(tables: LedgerTables, edits: Sequence[tuple[HostLease, Ed
 
 
 def _is_written(lease: HostLease, edit: Edit, document: Document) -> bool:
-    """Return whether the lease still holds the host, or an earlier release has ended the lease."""
+    """Return whether the lease is not lost: it still holds the host, or its release is recorded."""
     if "released" in edit.set:
         return document.get("released") == lease.epoch
     return (document.get("owner"), document.get("epoch")) == (lease.token, lease.epoch)

@@ -17,7 +17,7 @@ class LedgerKind(Enum):
 
     @classmethod
     def of(cls, tracked: object) -> Self:
-        """Return the kind of a ledger whose store notes whether its tasks are *tracked*."""
+        """Return the kind of a ledger; *tracked* is the stored flag of a use case's ledger."""
         return cls.USE_CASE if tracked else cls.SPIDER
 
     @property
@@ -40,7 +40,7 @@ def check_kind(
 ) -> None:
     """Raise `LedgerKindError` if the tasks of *name* are not of the kind *expected*.
 
-    The message calls the ledger *ledger*, and proposes *other* for the name.
+    In the message *ledger* stands for the ledger, and *other* for a ledger to use instead.
     """
     if recorded is not expected:
         raise LedgerKindError(

@@ -1,6 +1,6 @@
 """Values that a ledger stores beside its tasks: notes of crawls, and a spider's state.
 
-A spider's state is one document; a change is applied only if the revision is as expected:
+A spider's state is one document, and a write fails if `revision` has changed since the read:
 
     _id          "state"
     revision     number of writes of the state
@@ -19,7 +19,7 @@ from crawlcw.ledger.port import Edit, LedgerTables, Not, Store, Write
 from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.values import frozen
 
-#: Characters of a host's name that the name of a stored member must not contain.
+#: Characters that a stored key must not contain, but that a host's name may contain.
 _QUOTED = re.compile(r'["\\\x00-\x1f]')
 STATE_ID = "state"
 
@@ -33,12 +33,12 @@ class Notes:
     async def state(self) -> Mapping[str, Any]:
         """Return the values that crawls recorded with `set_state`, or an empty mapping.
 
-        The mapping is also empty if something other than `Admin.purge` dropped the tasks.
+        The mapping is also empty if the user has dropped the tasks without `Admin.purge`.
         """
         return await self._store.reading(_read_note, self._store.name, "state")
 
     async def set_state(self, state: Mapping[str, Any]) -> None:
-        """Record values durably; a value None removes its name, and other names stay.
+        """Record values durably; None deletes a recorded value, and all other values stay.
 
         `Admin.purge` removes `seeds`, because the tasks of the seeds may be gone.
         """
@@ -49,7 +49,7 @@ class Notes:
         return await self._store.reading(_read_note, self._store.name, "control")
 
     async def set_control(self, control: Mapping[str, Any]) -> None:
-        """Record values durably; a value None removes its name, and other names stay."""
+        """Record values durably; None deletes a recorded value, and all other values stay."""
         await self._store.writing(_change_note, self._store.name, "control", control)
 
     async def policy(self) -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ class Notes:
         return await self._store.reading(_read_note, self._store.name, "policy")
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
-        """Record settings durably; recorded settings that *policy* does not name stay."""
+        """Record settings durably; *policy* replaces only the settings that it contains."""
         await self._store.writing(
             _merge, self._store.name, Edit(merge={"policy": _with_escaped_names(policy)})
         )
@@ -93,7 +93,7 @@ def _with_escaped_names(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SpiderStates:
-    """State that a spider keeps between its pages; a change must name the current revision."""
+    """State that a spider keeps between its pages; a change must give the current revision."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -131,7 +131,7 @@ async def _change_state(tables: LedgerTables, base: StoredState, state: StoredSt
 
 
 def _edit(base: StoredState, state: StoredState) -> Edit:
-    """Return the edit that turns *base* into *state*, with only the differing values and sums."""
+    """Return the edit from *base* to *state*; it contains only values and sums that differ."""
     values = {n: v for n, v in state.values.items() if base.values.get(n, state) is not v}
     pending = {t: sums for t, sums in state.pending.items() if base.pending.get(t) != sums}
     changed_document = _document(

@@ -1,7 +1,7 @@
-"""The port to a store (Ports and Adapters): tables of documents, and conditional writes as data.
+"""The port to a store (Ports and Adapters): tables of documents, and classes that describe writes.
 
-The facets of a ledger use only this port, so all stores share their code. A store turns each write
-into a command; a store knows no task status and decides nothing. Every operation may raise
+The code of a ledger uses only this port, so it is the same code for all stores. A store turns each
+write into a command; a store knows no task status and decides nothing. Every operation may raise
 `LedgerUnavailableError`; the caller then does not know whether the operation was applied.
 """
 
@@ -49,7 +49,7 @@ class Unchanged(NamedTuple):
 class Within(NamedTuple):
     """Test that a value is at least *first* and below *end*.
 
-    If a key has several fields, a bound may have only the first of these fields.
+    If a key has several fields, a bound need not have all of them, but only the first fields.
     """
 
     first: Any  #: None: no lower bound
@@ -73,7 +73,7 @@ class Containing(NamedTuple):
 MAX_LIMIT = (1 << 63) - 1
 #: Key in a `Where` whose value is a list of `Where`; a document must pass one of them.
 OR = "or"
-#: Tests of a document by field (`_id` for its key): a value that must be equal, or a test class.
+#: Map from a field (`_id` is the key) to a test object, or to the value that the field must have.
 Where = Mapping[str, Any]
 
 
@@ -81,13 +81,13 @@ Where = Mapping[str, Any]
 class Edit:
     """A change of a document's fields.
 
-    Names of members are escaped by `documents.escaped`, and contain no quote, backslash or control
-    character.
+    The keys in `merge` and `without` are escaped by `documents.escaped`. They contain no quote, no
+    backslash and no control character.
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)  #: new values; None removes a field
     inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to numeric fields
-    #: Values of fields that replace only a smaller or absent value.
+    #: New values of fields; each is written only if the field has a smaller value or none.
     raise_to: Mapping[str, Any] = field(default_factory=dict)
     #: Members to replace in fields that are mappings; members that are not named stay.
     merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Write(NamedTuple):
 
 
 class Path(StrEnum):
-    """An index by which a store reads documents; an index of one field has the field's name."""
+    """An index by which a store reads documents; a single-field index is named by its field."""
 
     KEY = "key"  #: index of all documents, in the order of their keys
     STATUS = "status"  #: index by status, then by the latest change, then by id
@@ -147,13 +147,13 @@ class Documents(Protocol):
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """Return the documents with *keys* that pass *where*, with only *fields* if any are named.
+        """Return the documents with *keys* that pass *where*; read only *fields*, or all if empty.
 
         The key of this table must be a single field.
         """
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """Apply each write atomically; return the number of changed and inserted documents.
+        """Apply each write atomically; return how many documents were changed or inserted in all.
 
         Raises `LedgerError` for a document that the store cannot hold.
         """
@@ -165,7 +165,7 @@ class Ordered(Documents, Protocol):
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """Return the first *limit* documents of index *by* that pass *where*, reduced to *fields*.
+        """Return the first *limit* documents in an index that pass *where*, with only *fields*.
 
         The store reads all documents in the index range that *where* selects.
         """
@@ -175,38 +175,38 @@ class Table(Ordered, Protocol):
     """Documents that can be changed and deleted by tests, not only by their keys."""
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
-        """Change all documents of index *by* that pass *where*; return their number."""
+        """Change all documents in an index that pass *where*; return the number of documents."""
 
     async def delete(self, where: Where) -> int:
         """Delete the documents that pass *where*; return their number."""
 
 
 class Listed(NamedTuple):
-    """One batch of a listing: the cursors of its tasks, and the cursor after which to continue."""
+    """One batch of a listing: the cursors of its tasks, and the start of the next batch."""
 
     cursors: list[Cursor]
     next: Cursor | None  #: None if there are no more tasks
 
 
 class Tasks(Ordered, Protocol):
-    """The tasks. A cursor is the position that a task had when it was read."""
+    """The tasks. A cursor is a task's position in the sort order at the time of the read."""
 
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
         """Return the first *limit* tasks after a cursor that pass *where*, last changed first.
 
-        The store examines at most *scan_limit* tasks with the statuses and times in *where*, or a
-        few times as many.
+        The store examines up to a few times *scan_limit* tasks with the statuses and times in
+        *where*.
         """
 
     async def by_index(
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
-        """Return cursors of tasks like `listed`, but sort all tasks in a range of index *by*."""
+        """Return cursors as `listed` does, but read and sort all tasks in a range of one index."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
-        """Return how many tasks of index *by* pass *where*, but at most *limit*."""
+        """Return how many tasks in an index pass *where*, but at most *limit*."""
 
     async def count_by_index(self, where: Where) -> int | None:
         """Return how many tasks pass *where*, or None if no index has all fields of *where*."""
@@ -230,18 +230,18 @@ class Results(Protocol):
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """Return the items of the first tasks of *keys*, and the number of these tasks.
 
-        The items are in the order of *keys*, and end with the task whose items fill the batch.
+        The items are in the order of *keys*. The method stops after the task that fills the batch.
         """
 
     async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return items of tasks after *last_key*, and the last task's key, or None at the end."""
+        """Return items of tasks after *last_key*, and the last task's key (None without a task)."""
 
     async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
         """Like `items`, but return the items of all kept visits, the earliest visit first."""
 
 
 class Groups(Protocol):
-    """Numbers of tasks by a common value, which a store reads from indexes alone."""
+    """Counts tasks in groups with a common value; the store reads only indexes."""
 
     async def by(self, dimension: Dimension) -> list[Group]:
         """Return the number of tasks for each value of *dimension*, see `queries.Groups.by`.
@@ -269,9 +269,8 @@ class Raw(Protocol):
     ) -> tuple[Sequence[Document], Any]:
         """Return the next documents, and the cursor of the last document, or None at the end.
 
-        *cursor* None means the first documents; with *wanted_ids*, read all documents with these
-        ids. The documents fit in memory, because they leave out everything that grows with the
-        results:
+        Without a *cursor*, read the first documents; with *wanted_ids*, read all documents with
+        these ids. The documents leave out large parts, so they fit in memory:
 
         - A task has `items` as a number, the positions of missing items as `items_lost`, and its
           references to blobs.
@@ -280,13 +279,13 @@ class Raw(Protocol):
         """
 
 
-#: Fields that form the key of a document in `Unit.rates`, one minute of a worker.
+#: Key of `LedgerTables.rates`; a document has the counts of one worker in one minute.
 RATE_KEY = ("kept", "minute", "worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTables:
-    """The tables of one ledger, during one unit of work."""
+    """The tables of one ledger, for one function that `Store.reading` or `writing` runs."""
 
     marker: Documents  #: one document with the ledger's kind and notes
     state: Documents  #: one document with the state of a spider
@@ -295,20 +294,20 @@ class LedgerTables:
     host_leases: Table
     workers: Table
     sessions: Table  #: identities for requests
-    #: Numbers of each worker and minute, with the key `RATE_KEY`; not synced to the disk.
+    #: Counts for each worker and minute, with the key `RATE_KEY`; not synced to the disk.
     rates: Table
     tasks: Tasks
-    groups: Groups  #: numbers of tasks by a common value
+    groups: Groups  #: counts of tasks with a common value
     results: Results  #: the items of the tasks
     raw: Raw  #: the documents as they are stored, for `doctor`
 
 
-#: A unit of work, a coroutine that awaits only operations on the tables of its `Unit`.
+#: A unit of work is a coroutine function that awaits only operations on its `LedgerTables`.
 Work = Callable[Concatenate[LedgerTables, P], Coroutine[Any, Any, T]]
 
 
 class Store(Protocol):
-    """The tables of one ledger, durable and shared.
+    """Durable storage for the tables of one ledger, which many processes share.
 
     If the store has transactions, a unit of work is one transaction. A store without transactions
     applies the writes of a unit of work one after another.

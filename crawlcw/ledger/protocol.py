@@ -52,18 +52,18 @@ class Tasks(Protocol):
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """Reopen those of *tasks* that the ledger has ignored as `refused-depth` at a larger depth.
+        """Reopen each task that is ignored as `refused-depth` and was deeper than now in *tasks*.
 
         A reopened task is `todo`, due now, with the depth and the parent of the given task. Return
-        the number of reopened tasks, whose hosts the caller must wake as for `Tasks.add`.
+        the number of reopened tasks. The caller must wake their hosts, as after `Tasks.add`.
         """
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
         """Reopen each ended task of *tasks* whose page has changed since the task's last visit.
 
-        `ChangedTask.changed` is the time of the change. Ended tasks are finished tasks, and tasks
-        ignored after a failure. A reopened task is `todo`, due now, and keeps its results until the
-        next visit. Return the number of reopened tasks, whose hosts the caller wakes.
+        `ChangedTask.changed` is the time of the change. A task has ended if it is finished, or if
+        it is ignored after a failure. A reopened task is `todo`, due now, and keeps its results
+        until the next visit. Return the number of reopened tasks, whose hosts the caller wakes.
         """
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
@@ -75,7 +75,7 @@ class Tasks(Protocol):
         """
 
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
-        """Return the first due tasks of each host in *limit_by_host*, up to the limit of each host.
+        """Return the first due tasks of each host; *limit_by_host* has the number for each host.
 
         The call is like `page` for each host, but needs only one query. The tasks of a host are in
         the order of `page`; the hosts are in any order.
@@ -86,11 +86,11 @@ class Tasks(Protocol):
 
 
 class Leases(Protocol):
-    """Leases of tasks, for a worker's operations between `Tasks.page` and `Outcomes.commit`."""
+    """A worker's operations on task leases, after `Tasks.page` and before `Outcomes.commit`."""
 
     @property
     def batch_size(self) -> int:
-        """Maximum number of tasks for one call of `claim`, so that the call is short."""
+        """Maximum number of tasks for one call of `claim`; it keeps the call short."""
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
@@ -99,16 +99,16 @@ class Leases(Protocol):
 
         At any time at most one process holds the lease of a task. Each lease raises the task's
         fence by one. A task whose lease expired twice is quarantined, see
-        `transitions.is_quarantined`. If the lease of a quarantined task expired after `begin`,
-        `claim` does not lease the task. The task's count `lost` grows by one, and the task is due
-        later, or is ignored (`crashed-worker`) if `lost` reaches *max_lost*. A call that is
-        repeated after a lost reply also returns the leases of the first call.
+        `transitions.is_quarantined`. If the lease of a quarantined task expired after the call of
+        `begin`, `claim` does not lease the task, and adds one to its count `lost`. If `lost`
+        reaches *max_lost*, the task is ignored (`crashed-worker`); until then it is due later. A
+        call that is repeated after a lost reply also returns the leases of the first call.
         """
 
     async def begin(self, lease: Lease) -> bool:
         """Record that work on a quarantined task begins; return whether its lease is still valid.
 
-        The worker runs no other task, so if the lease expires, this task counts as `lost`.
+        The worker runs only this task. If the lease expires, the count `lost` of this task grows.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
@@ -128,7 +128,7 @@ class Leases(Protocol):
 
         The list includes expired leases of tasks that no other worker has claimed. Each lease's
         task is in the state that `Outcomes.release` restores: `failed` if the task has failed
-        before, else `todo`, due since the claim.
+        before, else `todo`. The task is due since the claim.
         """
 
 
@@ -138,24 +138,24 @@ class Outcomes(Protocol):
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Record the outcome of each task and end the task's lease, in one atomic and durable step.
 
-        If a lease is lost, its settlement writes nothing, and the result names the lease. A
-        settlement that is sent twice is recorded once. If the store cannot hold a settlement, its
-        task becomes `store-rejected`, and the result names the lease.
+        If a lease is lost, its settlement writes nothing, and the lease is in `Committed.lost`. A
+        settlement that is sent twice is recorded once. If the store cannot hold a settlement, the
+        task is ignored as `store-rejected`, and its lease is in `Committed.rejected`.
         """
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Replace the results of tasks that no worker leases, see `transitions.reparse`.
 
         Each replacement is one atomic and durable step. A settlement is written only if the task
-        still has the status and the fence that the caller read; otherwise the result names the
-        settlement's lease as lost. A settlement that the store cannot hold is not written, and the
-        result names its lease as rejected. A repeated call changes nothing.
+        still has the status and the fence that the caller read. If not, the settlement's lease is
+        in `Committed.lost`. A settlement that the store cannot hold is not written, and the result
+        names its lease as rejected. A repeated call changes nothing.
         """
 
     async def release(self, leases: Sequence[Lease]) -> int:
-        """Release the leases, leave their tasks unchanged, and count no attempt; return the number.
+        """Release the leases without counting an attempt; return the number of released leases.
 
-        The number leaves out lost leases, whose tasks do not change.
+        `release` neither counts a lost lease nor changes its task.
         """
 
 
@@ -163,7 +163,7 @@ class Blobs(Protocol):
     """Values that are too large to be stored in their task's document."""
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """Store a value durably outside its task, which does not refer to the value yet."""
+        """Store a value durably outside of its task. The task does not yet refer to the value."""
 
     async def read(self, blob: BlobRef) -> Any:
         """Return the value of a blob; raise `LedgerError` if the value is missing."""
@@ -176,16 +176,16 @@ class Changes(Protocol):
     """Notifications of changed tasks."""
 
     def watch(self) -> AsyncIterator[None]:
-        """Yield once at the start, and again whenever a task was added or may be due again.
+        """Yield at the start, and again whenever a task was added or has perhaps become due.
 
-        Each notification is only a hint, which may be early or late, or stand for many changes. If
-        the store has no notifications, the iterator ends after the first item. Raises
+        A yield is only a hint: it may be early or late, and many changes may cause a single yield.
+        If the store has no notifications, the iterator ends after the first yield. Raises
         `LedgerUnavailableError` if the connection breaks.
         """
 
 
 class Ledger(Protocol):
-    """The durable, shared tasks of one spider or use case, as facets that use one store."""
+    """The durable, shared tasks of a spider or use case; each attribute has a group of methods."""
 
     tasks: Tasks  #: adds tasks and reads tasks
     leases: Leases  #: leases of tasks
@@ -195,7 +195,7 @@ class Ledger(Protocol):
     workers: Workers  #: the processes at work
     rates: Rates  #: counters of the workers for each minute
     queries: Queries  #: questions about all tasks
-    groups: Groups  #: numbers of tasks by a common value
+    groups: Groups  #: counts tasks in groups with a common value
     admin: Admin  #: changes of many tasks
     notes: Notes  #: notes of crawls beside the tasks
     sessions: Sessions  #: identities for requests
@@ -223,4 +223,4 @@ class Ledger(Protocol):
         """
 
     async def close(self) -> None:
-        """Close all connections of the ledger, which then cannot be used any more."""
+        """Close all connections of the ledger. A closed ledger cannot be used any more."""

@@ -1,9 +1,9 @@
 """The ledger on MongoDB, for any number of processes and machines.
 
-A spider has a collection of its name, and beside it `<spider>.hosts`, `<spider>.workers`,
-`<spider>.items` (items that do not fit into their task's document) and other collections, see
-`MongoStore.parts`. This package uses only features that Motor and PyMongo's own `AsyncMongoClient`
-share. No module outside of this package knows the drivers.
+The tasks of a spider are in the collection `<spider>`. The spider also has collections such as
+`<spider>.hosts` and `<spider>.items` (large items); `MongoStore.parts` has all of them. This
+package uses only features that Motor and PyMongo's own `AsyncMongoClient` share. No module outside
+of this package knows the drivers.
 
 All updates use classic update operators, because in an update *pipeline* the server would evaluate
 a crawled text that begins with `$`.

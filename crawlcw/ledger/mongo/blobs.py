@@ -1,9 +1,9 @@
 """Store large items and blobs of tracked tasks outside of the documents of the tasks.
 
 A large item is a document of `<spider>.items`, whose key is the task, the fence and the number of
-the item. The task's document has null instead of the item, and the item's fence in `items_from`. If
-the ledger keeps items of earlier visits, all items are in `<spider>.items`, and the task's
-`versions` has their fences. A blob is a file of the GridFS bucket `<name>.blobs`.
+the item. The task's document has null instead of the item; its `items_from` has the fence of the
+item. If the ledger keeps items of earlier visits, all items are in `<spider>.items`, and the task's
+`versions` has the fences of all items. A blob is a file of the GridFS bucket `<name>.blobs`.
 """
 
 import uuid
@@ -25,13 +25,13 @@ from crawlcw.ledger.protocol import ItemRow
 from crawlcw.model.task import BlobRef
 from crawlcw.model.transitions import Settlement
 
-#: Maximum bytes of an item, and of all items, that are stored inside the task's document.
+#: Maximum bytes of one item, and maximum sum for all items, in the document of a task.
 _LARGE_ITEM_BYTES = 1 << 20
 _MAX_INSIDE_BYTES = 8 << 20
 #: Maximum bytes and number of items in one command, so that it ends far below its time limit.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 1_000
-#: Seconds allowed for the transfer of any value, and bytes of a value that allow another second.
+#: Time limit for the transfer of a value: these seconds, and one more second for each MiB.
 _REPLY_WITHIN = 10.0
 _MIN_BYTES_PER_SECOND = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
@@ -48,18 +48,18 @@ class OutsideItem(NamedTuple):
 async def placed(
     task_id: bytes, fence: int, items: Iterable[Document], *, all_outside: bool = False
 ) -> tuple[list[Document | None], list[OutsideItem]]:
-    """Return a task's items with null instead of large items, and the items to store outside.
+    """Return a task's items with null for each large item, and the items for `<spider>.items`.
 
     With *all_outside* the small items are stored outside of the task as well, so that they remain
-    when a later visit replaces the task's items. Raises one of `UNENCODABLE` for an item that the
-    store cannot hold.
+    when a later visit replaces the task's items. Raises an exception of `UNENCODABLE` for an item
+    that the store cannot hold.
     """
     inside_bytes = 0
     inside: list[Document | None] = []
     outside_items = []
     for number, item in enumerate(items):
         if number % _BATCH_ITEMS == _BATCH_ITEMS - 1:
-            await checkpoint()  # many items would block the event loop for seconds
+            await checkpoint()  # encoding many items would block the event loop
         size = len(bson.encode(item))
         if size > LARGEST_ITEM:
             raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
@@ -110,7 +110,7 @@ class Items:
         return items
 
     async def write(self, outside_items: Sequence[OutsideItem]) -> dict[int, str]:
-        """Store items outside of their tasks; return refused items as index -> error message.
+        """Store items outside of their tasks; return error messages by the index of refused items.
 
         A stored item becomes visible when its fence is in the task's `items_from` or `versions`.
         """
@@ -131,7 +131,7 @@ class Items:
         return refused
 
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
-        """Delete items in `<spider>.items` of earlier visits that the task no longer names.
+        """Delete items in `<spider>.items` whose visit is no longer kept by the task.
 
         If the process dies before the deletion, the next visit of the page deletes the items.
         """
@@ -145,14 +145,14 @@ class Items:
             sources = [*(task.get("versions") or ()), task.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
             first_fence = min(fences, default=task["settled"])
-            # Keep items with later fences, because a worker may be about to record their outcome.
+            # Keep items with later fences, because a worker may soon commit their task.
             deletion_filters.append(_of_visits(task["_id"], 0, first_fence))
         if deletion_filters:
             await self._store.items.delete_many({"$or": deletion_filters}, hint="_id_")
 
 
 def _replaces(settlement: Settlement) -> bool:
-    # Test `settled`, because a reopened page has no visit but may still have items.
+    # Use `settled` as the test, because a reopened page has no visit but may still have items.
     return settlement.change.items is not None and settlement.lease.task.settled > 0
 
 

@@ -47,10 +47,10 @@ class Changes:
         self._store = store
 
     async def watch(self) -> AsyncGenerator[None, None]:
-        """Yield once when the change stream is open, and once after each event."""
+        """Yield when the change stream is open, and then after each event of the stream."""
         database = self._store.database
         if not isinstance(database, Shielded):
-            # Do not watch by Motor, whose thread could not be cancelled before the server replies.
+            # Do not use Motor's change stream, because its waiting thread cannot be cancelled.
             yield
             return
         with mapped():
@@ -72,7 +72,7 @@ class Changes:
 
 
 async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Open the stream; a cancelled caller waits a moment for the open stream, to close it."""
+    """Open the stream; if the caller is cancelled, wait a moment for the stream and close it."""
     # Shield the call, because PyMongo loses the socket if it is cancelled while it connects.
     future = asyncio.ensure_future(coroutine)
     try:

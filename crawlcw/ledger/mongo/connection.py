@@ -140,11 +140,11 @@ def mapped() -> Iterator[None]:
 
 
 def refusals(error: BulkWriteError) -> dict[int, str]:
-    """Return the message for each write of a bulk that the server refuses for its contents."""
+    """Return the server's message for each refused write, by the write's index in the bulk."""
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise LedgerUnavailableError(sentence(error)) from error
-    # A duplicate key is no refusal: two upserts raced, and the other one has added the document.
+    # A duplicate key is no refusal, because another upsert has just added the same document.
     return {
         e["index"]: str(e["errmsg"])[:500]
         for e in details.get("writeErrors", ())

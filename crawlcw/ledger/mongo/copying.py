@@ -42,7 +42,7 @@ class LedgerContents:
     async def _next(
         self, _tables: LedgerTables, part: Part, cursor: Any
     ) -> tuple[list[Document], Any]:
-        """Return the next batch of documents, and the cursor after it or None at the end."""
+        """Return a batch of documents, and the cursor for the next call (None at the end)."""
         task_source, blob_source = (
             (self._store.durable, self._task),
             (self._store.blob_files, self._blob),
@@ -92,7 +92,7 @@ class LedgerContents:
 
 
 async def _placed(task: Document, outside_items: list[OutsideItem]) -> Document:
-    """Return a task with the items that fit into its document; add others to *outside_items*."""
+    """Return a task with the items that fit into it; add all other items to *outside_items*."""
     task = dict(task)
     if "items" in task:
         fence = task["settled"]

@@ -17,7 +17,7 @@ from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
 #: Seconds for one test connection to a server.
 _PROBE_TIMEOUT = 2.0
-#: The group matches the reason in a certificate error; pyOpenSSL gives no reason.
+#: The regex's group matches the reason of a certificate error; pyOpenSSL gives no reason.
 _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _CONNECTION_FAILURE = re.compile(
     r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE
@@ -34,7 +34,7 @@ _ROLES = "`crawlcw guide deploying` lists the roles"
 _NOT_AUTHORIZED = re.compile(
     r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?"
 )
-#: Privilege by the name of its command, if the two names differ.
+#: Map from a command to the privilege for it, for commands with another name than the privilege.
 _OF_COMMANDS = {
     "aggregate": "find",
     "count": "find",
@@ -48,14 +48,14 @@ _OF_COMMANDS = {
 
 
 async def misconfiguration(client: Any, url: str) -> str | None:
-    """Return the mistake in *url* that keeps servers from answering *client*, or None if unknown.
+    """Return the mistake in *url* because of which *client* has no server, or None if unknown.
 
     The function also returns None if a server is only unreachable.
     """
     topology = client.topology_description
     servers = list(topology.server_descriptions().values())
     name = topology.replica_set_name
-    # The driver forgets a server that is a member of another replica set.
+    # The driver drops a server of another replica set from its list, so *servers* may be empty.
     if name and (not servers or any(isinstance(s.error, ConfigurationError) for s in servers)):
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
@@ -101,7 +101,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
-            # Wait, or the garbage collector would have to close the socket after the event loop.
+            # Wait for the close, because the event loop must not end with an open socket.
             await writer.wait_closed()
         return True
     return False

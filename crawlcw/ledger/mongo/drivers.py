@@ -34,8 +34,8 @@ class Shielded:
         return self
 
     async def __anext__(self) -> Any:
-        # Shield by a scope, because an asyncio task for each document would cost more than the
-        # read. A cancelled caller waits for one reply at most.
+        # Shield the read by a cancel scope, because an asyncio task would cost more than the read.
+        # A cancelled caller waits for one reply at most.
         with anyio.CancelScope(shield=True):
             return await anext(self.driver_object)
 
@@ -64,7 +64,7 @@ async def _to_its_end(operation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def read_error(future: "asyncio.Future[Any]") -> None:
-    """Read the error of an asyncio task that nothing awaits, or Python would log the error."""
+    """Read the error of an asyncio task that no one awaits, so that Python does not log it."""
     if not future.cancelled():
         future.exception()
 
@@ -86,7 +86,7 @@ async def awaited(returned: Any) -> Any:
 
 
 def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
-    """Return a GridFS bucket; import the modules of GridFS only here, for large values."""
+    """Return a GridFS bucket; import GridFS here, because only large values need it."""
     from gridfs.asynchronous import AsyncGridFSBucket
 
     if isinstance(database, Shielded):

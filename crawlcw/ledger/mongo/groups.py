@@ -1,7 +1,7 @@
 """Count tasks by host, reason, callback, depth or status code, from indexes alone.
 
-To count an index range is four times as fast as to group it, so the server groups only the first
-tasks of each value, and counts the others.
+`$group` takes four times as long as a count of an index range. So the server groups only the first
+tasks of a value, and counts its remaining tasks.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _KEYS_PER_COMMAND = 10_000
 _EMPTY_GROUP = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 _IS_IGNORED = {"status": int(Status.IGNORED)}
-#: Filter of open tasks, which have a `due`; with these bounds the server reads only the index.
+#: Filter of tasks with a `due` time; because of the two bounds the server reads only the index.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 _NO_TESTS: Mapping[str, Any] = {}
 
@@ -61,14 +61,14 @@ class Groups:
                 return await self._by_status_code()
 
     async def of_hosts(self) -> dict[str, Counts]:
-        """See `port.Groups.of_hosts`; open tasks that are neither leased nor failed are `todo`."""
+        """See `port.Groups.of_hosts`; subtract leased and failed tasks to count `todo` tasks."""
         groups, failed_counts, leased_counts = await asyncio.gather(
             self._by_host(),
             self._count_by_value("host", HAS_FAILED, FAILED_BY_HOST),
             self._leased(),
         )
         group_by_host = {str(group.value): group for group in groups}
-        # A host that is added between the counts is only in the later counts.
+        # A host that is added between two of the counts above is only in the later count.
         names = group_by_host.keys() | failed_counts.keys() | leased_counts.keys()
         return {
             name: _counts(
@@ -98,7 +98,7 @@ class Groups:
         return _groups(open_counts, *done_counts)
 
     async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
-        """Return groups of all tasks by *field*, which is indexed behind the callback."""
+        """Return groups of all tasks by *field*, which is `callback` or `depth`."""
         total_counts, done_counts = await asyncio.gather(
             self._count_by_value(field, where, BY_CALLBACK),
             self._done_counts(field, DONE_BY_CALLBACK, where),
@@ -138,7 +138,7 @@ class Groups:
     ) -> Counter[Any]:
         """Return the number of tasks in an index for each value of *field*, in batches of keys.
 
-        *where* fixes all fields before *field* in the index, so the index is ordered by *field*.
+        *where* has a value for each index field before *field*, so *field* sorts the range.
         """
         numbers: Counter[Any] = Counter()
         last_value: Any = -1 if field in ("depth", "response.status") else ""

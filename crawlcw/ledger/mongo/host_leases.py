@@ -1,4 +1,4 @@
-"""Lease hosts in three round trips: find hosts, compare and set, read the leased hosts."""
+"""Lease hosts by three commands: find ready hosts, set the leases, read the leased hosts."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, AtMost, Edit, Path
 from crawlcw.model.hosts import HostLease
 
-#: Maximum number of searches if other processes lease the hosts that a search has found.
+#: Maximum number of searches; each repeated one replaces hosts that other processes have leased.
 _ROUNDS = 3
 
 

@@ -21,7 +21,7 @@ class MongoHosts(Hosts):
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
         """See `Hosts.earliest_dues`; a host without a task costs no command."""
         earliest: dict[str, datetime] = {}
-        # The search follows the index by host, so all hosts before the host of the first found task
+        # The index is sorted by host. So, if the first found task is of host H, the hosts before H
         # have no due tasks.
         rest = sorted(hosts)
         while rest:

@@ -28,7 +28,7 @@ from crawlcw.ledger.mongo.diagnosis import WRITING, lacking, lacking_sentence, m
 from crawlcw.ledger.mongo.store import Index, Indexes, MongoStore
 from crawlcw.model.task import Status
 
-#: Maximum seconds to create an index, which takes longer than other commands may.
+#: Maximum seconds to create an index; the limit for other commands is shorter.
 _INDEXED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
 #: Error code IndexOptionsConflict: the index exists under another name.
@@ -44,14 +44,14 @@ class Schema:
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
-        #: Whether neither the caller nor a note has set the kind of the ledger.
+        #: Whether the kind of the ledger is still unknown, to the caller and in the database.
         self._is_undecided = False
 
     async def read_marker(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
         """Return the document that notes the kind of the collections, if it exists.
 
-        If *kind* is None, the store takes the kind in the note, or `SPIDER` without a note. Raises
-        an error if the collections have a different kind or format.
+        If *kind* is None, the store uses the recorded kind, or `SPIDER` if no kind is recorded.
+        Raises an error if the collections have a different kind or format.
         """
         with mapped():
             marker: Mapping[str, Any] | None = await self._store.schema.find_one(
@@ -80,7 +80,7 @@ class Schema:
                     {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )
             except CollectionInvalid:
-                pass  # the collection exists, which is the usual case
+                pass  # in most cases the collection exists
             except OperationFailure as error:
                 if error.code != 48:  # NamespaceExists: another process has created the collection
                     raise
@@ -132,8 +132,8 @@ class Schema:
             if missing:
                 models = [_model(name, design) for name, design in missing.items()]
                 try:
-                    # Create all indexes by one command, which reads the tasks once, because the
-                    # user may have dropped indexes of many million tasks.
+                    # Create all indexes by one command, because one command reads many million
+                    # tasks only once.
                     with pymongo.timeout(_INDEXED_WITHIN):
                         await collection.create_indexes(models)
                 except OperationFailure as error:
@@ -204,7 +204,7 @@ def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
 
 
 def _under_another_name(index_info: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
-    """Return the name of an existing index that equals a missing index except for the name."""
+    """Return the name of an existing index that is a missing index under another name."""
     designs = missing.values()
     names = (n for n, info in index_info.items() if any(is_as_designed(info, d) for d in designs))
     return next(names, min(missing))
@@ -282,9 +282,9 @@ class Inspection(examination.Inspection):
         )
 
     async def _durable_refusal(self) -> str | None:
-        """Return why the server does not confirm a durable write, or None if it does."""
+        """Try a durable write; return the reason if the server does not confirm it, else None."""
         try:
-            # The update matches no task, but the server confirms it only after all earlier writes.
+            # The server confirms this update, which matches no task, only after all earlier writes.
             with pymongo.timeout(CONNECT_TIMEOUT):
                 await self._store.durable.update_one(
                     {"_id": None}, {"$set": {"fence": 0}}, hint="_id_"

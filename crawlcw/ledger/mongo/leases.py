@@ -55,7 +55,8 @@ class Leases(LeasedTasks):
         batch_tasks = [
             t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
         ]
-        # Claim tasks with expired leases one by one, because each counts its lost workers.
+        # Claim tasks with expired leases one by one, because each claim may change the task's
+        # `lost`.
         singles = [
             t for t in tasks if not self._store.claims_in_batches or t.status is Status.PROCESSING
         ]
@@ -91,7 +92,7 @@ class Leases(LeasedTasks):
     async def _claim_one(
         self, task: Task, token: str, lease: timedelta, max_lost: int
     ) -> Lease | Status | LedgerUnavailableError | None:
-        """Claim a task; return its lease, its new status if it was given up or deferred, or None.
+        """Claim a task; return its lease, or the new status if a task was given up or deferred.
 
         The result is None if another worker was faster. If the reply is lost, the error is returned
         instead of raised, because other claims run at the same time.
@@ -107,8 +108,8 @@ class Leases(LeasedTasks):
             "fence": task.fence,
             "due": {"$lte": now},
         }
-        # Giving up or deferring a task is an outcome and needs a durable write, because the crawl
-        # may end after this write, and no worker would repeat it if a failover undid it.
+        # A claim that gives up or defers a task needs a durable write. If a failover undid this
+        # write after the end of the crawl, no worker would repeat the write.
         collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
@@ -149,8 +150,8 @@ class Leases(LeasedTasks):
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
             "due": {"$lte": now},
-            # Each task must have the fence of its read, because a delayed claim must not lease a
-            # task that another worker has leased and released since.
+            # A task must still have the fence that we read. Otherwise a delayed claim could lease a
+            # task that another worker has meanwhile leased and released.
             "$or": [
                 {"status": status, "fence": fence, "_id": {"$in": ids}}
                 for (status, fence), ids in ids_by_state.items()
@@ -202,7 +203,7 @@ class Leases(LeasedTasks):
                 )
                 return await self._leases_of(claims)
         except BaseException:
-            # Note the claims again, so that the next caller looks them up.
+            # Remember the claims again, so that the next caller looks for the leases.
             for tokens in claims.values():
                 for token, task in tokens.items():
                     self._note_unconfirmed(task, token)
@@ -228,7 +229,7 @@ class Leases(LeasedTasks):
         return leases
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases by one update; read the tasks only if some leases no longer match."""
+        """Extend the leases by one update; read the tasks only if the update missed a lease."""
         with mapped():
             await self._check_clock(lease)
             if not leases:
@@ -248,8 +249,8 @@ class Leases(LeasedTasks):
 
     async def _check_clock(self, lease: timedelta) -> None:
         """Measure the offset of the server's clock again if the last measurement is old."""
-        # Between two measurements a clock must drift by much less than a lease, or a short lease
-        # seems to expire while its holder renews it.
+        # Measure often, because a short lease would seem to expire if a clock drifted by the length
+        # of the lease between two measurements.
         interval = min(_CLOCK_CHECK, lease.total_seconds() / 2)
         if (
             self._store.own_clock
@@ -261,7 +262,7 @@ class Leases(LeasedTasks):
 def _claim(change: Change) -> dict[str, Any]:
     """Return the update of a claim with only the changed fields, because claims are frequent."""
     if change.lock is None:
-        return update_of(change)  # the task is given up or deferred instead of claimed
+        return update_of(change)  # this change gives up or defers the task, and is no claim
     fields = documents.changed(change)
     names = (
         _CLAIM_FIELDS if change.quarantine_fence is None else (*_CLAIM_FIELDS, "quarantine_fence")

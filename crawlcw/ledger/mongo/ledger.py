@@ -38,7 +38,7 @@ _OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left_at", 1), ("_id", 1)])}
 
 
 def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTables:
-    """Return the tables of a ledger as the unit of work that the port defines."""
+    """Return MongoDB's implementation of `port.LedgerTables`."""
     tasks = TaskTable(store, blobs)
     hosts = Table(store.hosts, nullable_fields=("owner",), indexes=_OF_HOSTS)
     return LedgerTables(
@@ -100,11 +100,11 @@ class MongoLedger:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
         The database is the path of the URL, by default `crawlcw`. *driver* is `pymongo` or `motor`,
-        and `MongoStore` describes *claims*. *kind* is the kind of the tasks; if it is None, the
-        ledger has the recorded kind, or a spider's. Without *create*, `open` raises
-        `UnknownNameError` for a missing name, and writes nothing to a complete ledger. Raises
-        `LedgerUnavailableError` if no server answers within 5 s, and `LedgerConfigurationError` for
-        an unsuitable server or missing privileges.
+        and `MongoStore` describes *claims*. *kind* is the kind of the tasks; None means the
+        recorded kind, or else the kind `SPIDER`. Without *create*, `open` raises `UnknownNameError`
+        for a missing name, and writes nothing to a complete ledger. Raises `LedgerUnavailableError`
+        if no server answers within 5 s, and `LedgerConfigurationError` for an unsuitable server or
+        missing privileges.
         """
         ledger = cls(_connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind))
         async with ledger._closed_on_error():
@@ -116,7 +116,7 @@ class MongoLedger:
         return ledger
 
     async def reconnected(self) -> "MongoLedger":
-        """See `Ledger.reconnected`; a ledger that was made with a database object keeps it."""
+        """See `Ledger.reconnected`; a ledger without a URL keeps its database object."""
         store = self.store
         claims = "batch" if store.claims_in_batches else "each"
         options: dict[str, Any] = {"claims": claims, "clock": store.now, "kind": store.kind}
@@ -136,8 +136,8 @@ class MongoLedger:
     ) -> Self:
         """Connect to *url* for inspection, without creating anything.
 
-        The arguments and errors are those of `open`, except that `open_existing` accepts missing or
-        wrong indexes, which `health` reports.
+        `open_existing` has the arguments and errors of `open`. Missing or wrong indexes are no
+        error; `health` reports them.
         """
         ledger = cls(_connected(url, spider, driver=driver, clock=clock, kind=kind))
         async with ledger._closed_on_error():
@@ -146,7 +146,7 @@ class MongoLedger:
 
     @asynccontextmanager
     async def _closed_on_error(self) -> AsyncIterator[None]:
-        """Check the server; close the ledger if the check or the block fails."""
+        """Check the server; close the ledger if the check or the `async with` block fails."""
         try:
             await self._schema.check_server()
             yield

@@ -38,7 +38,7 @@ class Outcomes:
     async def _record(
         self, settlements: Sequence[Settlement], guard: Callable[[Lease], dict[str, Any]]
     ) -> tuple[int, dict[int, str]]:
-        """Write the outcomes; return the number of matched tasks, and the refusal by index.
+        """Write the outcomes; return the number of matched tasks, and refusals by outcome index.
 
         First the outcomes without large items are written, then the large items to their own
         collection, and then the outcomes with large items. A task's new fence makes its large items
@@ -47,7 +47,7 @@ class Outcomes:
         refusals: dict[int, str] = {}
         updates: dict[int, Update] = {}
         outside_items: list[OutsideItem] = []
-        owners: list[int] = []  #: index of the outcome of each item in `outside_items`
+        owners: list[int] = []  #: for each item in `outside_items`, the index of its outcome
         for index, settlement in enumerate(settlements):
             try:
                 change, large = await _update(settlement)
@@ -70,7 +70,7 @@ class Outcomes:
     async def _send(
         self, updates: Mapping[int, Update], indexes: Collection[int], refusals: dict[int, str]
     ) -> int:
-        """Send the updates of *indexes*; return how many matched, and extend *refusals*."""
+        """Send the updates with *indexes*; return how many matched; put errors in *refusals*."""
         order = sorted(indexes)
         send_result = await send(self._store.durable, [updates[index] for index in order])
         refusals |= {order[n]: why for n, why in send_result.refused.items()}
@@ -89,7 +89,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases whose outcome is not the last outcome that the task has recorded."""
+        """Return the leases whose outcome is missing or replaced in the ledger."""
         ids = [lease.task.id for lease in leases]
         cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
         settled_fences = {

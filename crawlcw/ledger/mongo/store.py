@@ -20,8 +20,8 @@ from crawlcw.model.task import Status
 #: Keys of an index, and the condition that a document in the index fulfils.
 Index = tuple[list[tuple[str, int]], dict[str, Any]]
 Indexes = Mapping[str, Index]  #: by name
-#: Upper bound of priorities. Without a bound on the first field of an index, the server does not
-#: use the second field as a range, and also reads every deferred task.
+#: Upper bound of priorities. A query has this bound so that the server uses `due` as a range of the
+#: index. Otherwise the server would also read every deferred task.
 ANY_PRIORITY = 1_000
 #: A time before any time in a ledger; as a lower bound it lets the server read only an index.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,8 +34,8 @@ BY_STATUS = "status_update_time_id"
 BY_REVISIT = "revisit"
 #: Filter of tasks that may be visited again, which are finished or ignored tasks.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
-#: A claim writes to none of the following indexes, because they do not depend on the status, or
-#: contain only tasks that are done or have failed.
+#: A claim does not change the following indexes. Some of the indexes have no status, and the others
+#: have only tasks that are done or have failed.
 BY_HOST_NAME = "host"
 BY_CALLBACK = "callback_depth"
 DONE_BY_HOST = "done_host_status"
@@ -82,7 +82,7 @@ WORKER_INDEXES: Indexes = {
     BY_LEFT: ([("left_at", 1), ("_id", 1)], {}),
 }
 _DURABLE = WriteConcern(w="majority", j=True)
-#: Claims are not durable, because a page is only fetched twice if a failover undoes its claim.
+#: Claims are not durable, because a claim that a failover undoes only causes a second fetch.
 _QUICK = WriteConcern(w=1)
 #: The collection that notes the kind and the version of the other collections.
 SCHEMA = "crawlcw.schema"
@@ -129,7 +129,7 @@ class MongoStore:
         # with two owners. Durable writes of hosts are cheap, because one write covers many hosts.
         self.hosts = collection(".hosts")
         self.workers = collection(".workers")
-        # Points of the rates are not durable, because the next point soon replaces a lost one.
+        # Counts of a minute are not durable, because a later write soon replaces a lost write.
         self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))
@@ -167,8 +167,8 @@ class MongoStore:
         return f"{worker}:{self._tokens}"
 
     def wake_field(self, now: datetime) -> documents.Document:
-        """Return fields to add to a write that makes tasks due and is not an outcome."""
-        # The field lets `changes`, which watches tracked tasks, tell this write from a lease
+        """Return the fields to add to a write that makes tasks due without an outcome."""
+        # By this field `changes`, which watches tracked tasks, distinguishes the write from a
         # renewal.
         return {"woken": now} if self.kind.tracked else {}
 
@@ -239,8 +239,8 @@ class MongoStore:
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
     """Return all documents of a cursor, at most *limit*, in one reply of the server."""
-    # Set the size of the reply, because by default the server's first reply has only 101 documents,
-    # and a reply that is exactly full does not say whether more documents follow.
+    # Set the reply's size, because the default is 101 documents. Add one, because a full reply
+    # would not show that it is the last.
     reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)
     return reply
 

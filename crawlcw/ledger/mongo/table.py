@@ -71,7 +71,7 @@ class Sent(NamedTuple):
 
     matched: int = 0
     inserted: int = 0
-    refused: Mapping[int, str] = {}  #: reasons for refused updates, by the update's position
+    refused: Mapping[int, str] = {}  #: reason for each refused update, by the update's index
 
 
 async def send(collection: Any, updates: Sequence[Update]) -> Sent:
@@ -90,8 +90,7 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
     except (*UNENCODABLE, OperationFailure) as error:
         if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
             raise
-        # One document that is too large fails the whole bulk, so find the updates that caused the
-        # error.
+        # The server refuses a bulk with one too large document, so find and leave out such updates.
         errors = [encoding_error({"update": update.change}) for update in updates]
         failures = {index: error for index, error in enumerate(errors) if error is not None}
         if not failures:
@@ -113,7 +112,7 @@ class Table:
         hidden_fields: Collection[str] = (),
         indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """Missing *nullable_fields* are null, not absent; `read` leaves out *hidden_fields*."""
+        """Store null for missing *nullable_fields*; hide *hidden_fields* from `read`."""
         self.collection = collection
         self._key = key
         self._nullable_fields = nullable_fields
@@ -177,8 +176,8 @@ class Table:
         return Update(chosen, change, upsert=write.new is not None)
 
     async def _sent(self, updates: Sequence[Update]) -> Sent:
-        # If a document with the key exists but fails the tests, MongoDB ignores the upsert as a
-        # duplicate.
+        # If a document with the key exists but fails the tests, the upsert changes nothing, because
+        # MongoDB reports a duplicate key.
         with mapped():
             sent = await send(self.collection, updates)
         for why in sent.refused.values():
@@ -230,7 +229,7 @@ class Table:
         return query
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return a field's value; a key of several fields becomes one text with the same order."""
+        """Return a field's value; join the fields of a key to one text that sorts like the key."""
         if name != "_id" or len(self._key) == 1:
             return value
         minute_format = "%Y-%m-%dT%H:%M"
@@ -239,8 +238,8 @@ class Table:
         )
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return MongoDB's operators that apply *edit*, or insert *new* if the key is unknown."""
-        # A member's name contains no dot, so MongoDB reads the name as one step of a path.
+        """Return the update operators for *edit*; in an insert they also set fields of *new*."""
+        # A key in a mapping contains no dot, so `field.key` is the path of the key in MongoDB.
         assignments = {
             f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()
         }

@@ -1,4 +1,4 @@
-"""MongoDB's tables for the tasks and results of `port`, and the stored documents for `doctor`.
+"""The tables of `port` for tasks and for results on MongoDB; documents for `doctor`.
 
 A count reads an index in batches. On a slow server one command that counts millions of tasks would
 exceed the driver's time limit, and the driver would repeat the command for ever.
@@ -40,7 +40,7 @@ from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: Sort order of listed tasks; with more fields the server would sort in memory.
+#: Sort order of listed tasks, which an index has; other orders would need a sort in memory.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _CURSOR_PROJECTION = {"update_time": 1}
@@ -50,7 +50,7 @@ _INDEX_BY_PATH = {
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
 }
-#: Indexes that contain only done tasks, by field.
+#: For each field, the index that contains only done tasks.
 _INDEX_OF_DONE_TASKS = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
 _IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
 _OF_TASKS = {
@@ -62,19 +62,19 @@ _OF_TASKS = {
 _IN_INDEX = {"status", "update_time"}
 #: Number of tasks that one command counts, which takes a second on a slow server.
 COUNT_BATCH_SIZE = 2_000_000
-#: Limits of one read: the number of tasks whose items are counted, the number of tasks whose items
-#: are read, and the size in bytes of all read items.
+#: Limits of one read: tasks whose items are counted; tasks whose items are read; bytes of the read
+#: items.
 _MAX_TASKS_PER_READ = 5_000
 _WITH_ITEMS = 200
 _BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
-#: All statuses in the order of the count; statuses whose tasks have items come first. A waiting
-#: task has items only if an earlier visit stored items.
+#: Statuses in the order in which items are counted; statuses whose tasks have items come first. A
+#: waiting task has items only if an earlier visit stored items.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
-#: Projection of a task for `doctor`: for each item whether another document holds the item, and for
-#: each value a reference to its blob.
+#: Projection of a task for `doctor`. It replaces an item by a flag (the item is in another
+#: document), and a value by the reference to its blob.
 _TASK: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
     **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
@@ -131,8 +131,8 @@ class TaskTable(Table):
         index_range = self.filter({name: where[name] for name in _IN_INDEX if name in where})
         other_tests = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
-        # First read the tasks with the cursor's time, then earlier tasks. For each status each of
-        # these two filters is one index range; one filter for both would need several ranges.
+        # First read the tasks with the cursor's time, then earlier tasks. Each of the two reads
+        # takes one index range for each status; one joint read would take several.
         for range_filter, order in after_cursor(index_range, cursor):
             missing_count = limit - len(cursors)
             size = scan_limit if other_tests else min(scan_limit, missing_count)
@@ -161,7 +161,7 @@ class TaskTable(Table):
     async def _nth(
         self, range_filter: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
-        """Return the cursor of the *number*-th task in *order*, or None for too few tasks."""
+        """Return the cursor of task *number* (from 1) by *order*, or None for too few tasks."""
         with mapped():
             cursor = (
                 self.collection.find(range_filter, _CURSOR_PROJECTION).sort(order).hint(BY_STATUS)
@@ -193,7 +193,7 @@ class TaskTable(Table):
         return await self._store.count(self.filter(where), hint=_INDEX_BY_PATH[by], limit=limit)
 
     async def count_by_index(self, where: Where) -> int | None:
-        """See `port.Tasks.count_by_index`; each case of the `match` reads one index range."""
+        """See `port.Tasks.count_by_index`; each case below reads one index range."""
         statuses = {Status(status_case) for status_case in where["status"].values}
         tests = self.filter({name: test for name, test in where.items() if name != "status"})
         match sorted(tests):
@@ -211,8 +211,8 @@ class TaskTable(Table):
     async def _of_status(self, where: Document) -> int:
         """Return the number of tasks of one status in a period; count them in batches.
 
-        To count tasks in an index range takes a quarter of the time of `$group`. To find the start
-        of the next batch takes about as long as to count the batch.
+        A count of an index range takes a quarter of the time of `$group`. To find the start of the
+        next batch takes about as long as to count the batch.
         """
         total, cursor = 0, None
         while True:
@@ -236,7 +236,7 @@ class TaskTable(Table):
         return int(result.matched_count)
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return MongoDB's operators for *edit*; an edit that sets `due` also wakes watchers."""
+        """Return MongoDB's operators for *edit*; an edit that sets `due` also notifies workers."""
         update = super().operators(edit, new)
         if edit.set.get("due") is not None:
             update["$set"] |= self._store.wake_field(self._store.now())
@@ -257,7 +257,7 @@ class TaskTable(Table):
         return deleted
 
     async def _forget(self, keys: Sequence[Key]) -> None:
-        """Delete the items and blobs of those *keys* whose tasks no longer exist."""
+        """Delete the items and blobs of deleted tasks, if the keys of the tasks are in *keys*."""
         if not keys:
             return
         existing_tasks = await self.read(keys, ("_id",))
@@ -273,7 +273,7 @@ class TaskTable(Table):
         counts = {status: await self._of_status({"status": int(status)}) for status in Status}
         return Counts(
             by_status={status: number for status, number in counts.items() if number},
-            # Count redirects by one command, because a second one could not continue the count.
+            # Count redirects by one command, because a second command could not continue the first.
             redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
 
@@ -319,9 +319,9 @@ class Results:
             tasks = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, limit=len(keys))
             if len(tasks) == len(keys) or len(keys) <= 1:
                 break
-            # A reply that exceeded 16 MiB has the first tasks by id, not in the order of *keys*, so
-            # ask for fewer keys. If a task was deleted, the reply is shorter too, which only costs
-            # a few more reads.
+            # The server cuts a reply at 16 MiB. A cut reply has the tasks with the first ids, not
+            # the first of *keys*, so read fewer keys. If a task was deleted, the reply is shorter
+            # too, which only costs a few more reads.
             keys = keys[: max(1, min(len(tasks), len(keys) // 2))]
         by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
@@ -357,7 +357,7 @@ class Results:
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
     ) -> tuple[list[ItemRow], int]:
-        """Return items of the first *tasks* up to a full batch, and the number of these tasks."""
+        """Return the items of the first *tasks* that fill a batch, and the number of tasks read."""
         rows: list[ItemRow] = []
         size = 0
         for number, task in enumerate(tasks, 1):
@@ -373,7 +373,7 @@ class Results:
 def after_cursor(
     where: Mapping[str, Any], cursor: Cursor | None
 ) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
-    """Return filters that together select the tasks after a cursor, each filter with a sort order.
+    """Return one or two pairs of filter and sort order that find the tasks after a cursor.
 
     The first filter selects tasks with the cursor's time, and the second filter earlier tasks.
     """
@@ -390,8 +390,7 @@ def after_cursor(
         <= cursor_time
         < time_tests.get("$lt", datetime.max.replace(tzinfo=UTC))
     ):
-        # The cursor's time is outside *where*, and a filter for this time would make the server
-        # sort.
+        # *where* excludes the cursor's time. A filter for this time would make the server sort.
         return [(earlier, ORDER)]
     equal = {**where, "update_time": cursor_time, "_id": {"$lt": cursor.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]

@@ -17,7 +17,7 @@ from crawlcw.model.task import Record, Task
 _ADD_BATCH_SIZE = 1_000
 #: Number of pipelines in one `$unionWith`, because small clusters at Atlas accept only 50 stages.
 _PIPELINES_PER_UNION = 40
-#: Projection that leaves out the fields that grow with a task's results.
+#: Projection that leaves out the errors, the response and the items of a task.
 _HIDDEN_RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
 #: Projection that leaves out the payload of a tracked task.
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
@@ -32,7 +32,7 @@ class Tasks(Reopening):
         self._items = items
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """Add tasks in bulks of unordered upserts, which never change an existing task."""
+        """Add tasks by bulk upserts; an upsert never changes an existing task."""
         added = Added()
         for start in range(0, len(tasks), _ADD_BATCH_SIZE):
             added += await self._add_some(tasks[start : start + _ADD_BATCH_SIZE])
@@ -50,7 +50,7 @@ class Tasks(Reopening):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """See `Tasks.page`; the query reads one range of one index."""
         if limit < 1:
-            return []  # because for MongoDB limit 0 means no limit
+            return []  # for MongoDB limit 0 would mean no limit
         due, hint = self._due(), BY_PRIORITY
         if hosts is not None:
             due = {"host": {"$in": list(hosts)}, **due}
@@ -71,7 +71,7 @@ class Tasks(Reopening):
         pages: list[list[dict[str, Any]]] = [
             [
                 {"$match": {**of_host(host, self._store.kind), **due}},
-                # Sort by host too, because only the index that starts with the host has this order.
+                # Sort by host too, because the index by host sorts by these three fields.
                 {"$sort": {"host": 1, "priority": -1, "due": 1}},
                 {"$limit": limit},
             ]

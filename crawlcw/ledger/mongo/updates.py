@@ -37,10 +37,10 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
 
 
 def of_host(host: str, kind: LedgerKind) -> documents.Document:
-    """Return the filter for a host's tasks by host name and by the host's range of ids.
+    """Return a filter for a host's tasks, which tests the host's name and a range of ids.
 
-    Because of the range of ids, a sharded collection asks only one shard. A tracked task's id is a
-    digest of its key, so tracked tasks of a host have no range.
+    Because of the range of ids, a sharded collection asks only one shard. The id of a tracked task
+    does not contain the host, so the filter for tracked tasks has no range.
     """
     return {"host": host} if kind.tracked else {"host": host, **_ids(host)}
 
@@ -57,7 +57,7 @@ def _ids(host: str) -> documents.Document:
 
 
 def update_of(change: Change) -> dict[str, Any]:
-    """Return the update that sets a task's fields; a None in `_MAY_BE_ABSENT` removes the field."""
+    """Return the update that sets a task's fields; it unsets None fields of `_MAY_BE_ABSENT`."""
     fields = documents.changed(change) | documents.progressed(change)
     # Set each stage's result by a separate path, so that the results of other stages stay.
     results = fields.pop("results", {})

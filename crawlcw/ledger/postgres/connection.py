@@ -28,7 +28,7 @@ from crawlcw.ledger.sql.database import Values
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds until we give up connecting, and until we cut a connection whose server does not answer.
+#: Maximum seconds to connect, and maximum seconds for the server to answer.
 _CONNECT_TIMEOUT = 5
 _REPLY_TIMEOUT = 60.0
 #: Seconds until the server ends a transaction whose client sends nothing, and releases its row
@@ -62,14 +62,14 @@ _MISCONFIGURED = (
     errors.UndefinedTable,
 )
 _UNAVAILABLE = (errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout)
-#: A part of a URL, in which the excluded characters must be percent-encoded.
+#: Regex of a part of a URL, such as the user; special characters must be percent-encoded.
 _TEXT = r"(?:[^\s:/?@%\[\]]|%[0-9A-Fa-f]{2})*"
 _HOST = rf"(?:\[[^\s/?@\[\]]+\]|{_TEXT})(?::\d{{1,5}})?"
 _URL = re.compile(
     rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
-#: Advice for errors without a code that a wrong URL causes, by a regex for the error's message.
+#: Advice for errors of a wrong URL, which have no error code; keys match the error's message.
 _ADVICE_BY_TEXT = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
@@ -186,7 +186,7 @@ class Database:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection has ended, even while no statement ran."""
+        """Whether the connection has ended, also if it ended between two statements."""
         if self._db.closed:
             return True
         # Between statements the server sends data only if it ends the connection.
@@ -213,11 +213,11 @@ class Database:
             cursor = self._db.cursor(f"stream {next(self._streams)}")
             try:
                 cursor.execute(text, in_order(names, values), binary=True)
-                for row in cursor:  # noqa: UP028  # the end of `yield from` closes the cursor
+                for row in cursor:  # noqa: UP028  # `yield from` would close the cursor
                     yield row
             finally:
-                # Ignore an error here, because the caller has read its rows; the next statement
-                # reports a broken connection.
+                # Ignore an error of `close`, because the caller has its rows. If the connection is
+                # broken, the next statement fails.
                 with suppress(psycopg.Error):
                     cursor.close()
                 # If the first `close` failed, the cursor is open, and the driver would warn.
@@ -292,7 +292,7 @@ class Connection(database.Connection):
     """A connection to a PostgreSQL server for the event loop."""
 
     def __init__(self, url: str, *, begun: Callable[[Database], None] | None = None) -> None:
-        """Call *begun* before each operation."""
+        """Create an unopened connection, which calls *begun* before each operation."""
         super().__init__()
         self._url = url
         self._begun = begun
@@ -312,8 +312,8 @@ class Connection(database.Connection):
                 try:
                     db = self._usable()
                     self._at_work = db, monotonic()
-                    # Call `set_up` after `_at_work` is set, so that the timer can cut a server that
-                    # does not answer.
+                    # Set `_at_work` before `set_up`, so that the timer can end `set_up` if the
+                    # server does not answer.
                     if not db.is_set_up:
                         db.set_up()
                     if self._begun is not None:
@@ -321,7 +321,8 @@ class Connection(database.Connection):
                     return _run_work(db, work, *args, **kwargs)
                 except psycopg.Error as error:
                     if isinstance(error, errors.ReadOnlySqlTransaction) and self._db.refusal():
-                        # A standby server is no wrong setting, and accepts writes after a failover.
+                        # A standby server is only unavailable, because a failover makes it
+                        # writable.
                         raise LedgerConfigurationError(
                             f"PostgreSQL: {self._db.refusal()}"
                         ) from None
@@ -341,7 +342,7 @@ class Connection(database.Connection):
     def _cutting_late(self) -> Iterator[None]:
         """During the block, end any operation that has lasted 60 s.
 
-        An operation whose caller was cancelled counts too, because its thread continues.
+        The limit also applies after a cancellation, because the thread of the operation continues.
         """
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
@@ -417,9 +418,9 @@ def translated_error(error: psycopg.Error) -> LedgerError:
 
 
 def _sentence(error: psycopg.Error) -> str:
-    """Return the error message of the server or the driver in one line, and advice."""
+    """Return the error's message as one line, followed by advice if there is any."""
     message = error.diag.message_primary or str(error) or type(error).__name__
-    # Drop the lines that begin with a tab, which contain libpq's guesses at the cause.
+    # Drop the lines that begin with a tab, in which libpq suggests possible causes.
     lines = [line.strip() for line in message.splitlines() if not line.startswith("\t")]
     message = " ".join(lines).rstrip(".")
     advice = _advice(error)

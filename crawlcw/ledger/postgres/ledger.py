@@ -1,4 +1,4 @@
-"""The ledger on PostgreSQL, which consists of facets that share one store."""
+"""The ledger on PostgreSQL, as one object for each part of `protocol.Ledger`."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -38,7 +38,7 @@ class PostgresLedger(Facets):
         """Connect to *url* and create missing tables of *name*.
 
         *url* is a connection URL of libpq, such as `postgresql://user@host/database`. *kind* is the
-        kind of the tasks; None means the recorded kind, or a spider's. Without *create*, `open`
+        kind of the tasks; None means the recorded kind, or else `SPIDER`. Without *create*, `open`
         raises `UnknownNameError` for a missing name, and does not write to a complete ledger.
         Raises `LedgerUnavailableError` or `LedgerConfigurationError`.
         """

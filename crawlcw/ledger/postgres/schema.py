@@ -1,4 +1,4 @@
-"""The tables of each spider or use case in a separate schema, and the table of all ledgers."""
+"""A database schema for each spider or use case, and one table that lists all of these ledgers."""
 
 # ruff: noqa: S608  # no SQL injection: names are quoted, values are parameters
 
@@ -16,10 +16,10 @@ from crawlcw.model.task import WAITING
 
 _SCHEMA = "crawlcw"
 _MARKER = f"{quoted(_SCHEMA)}.ledgers"
-#: Maximum number of bytes in a name, because PostgreSQL cuts longer names.
+#: PostgreSQL cuts names that have more bytes than this number.
 _MAX_NAME_BYTES = 63
 _RELATION = re.compile(r'IF NOT EXISTS (?:"(?:[^"]|"")*"\.)?"((?:[^"]|"")*)"')
-#: Key of the advisory lock for processes that create tables, a number that no other program uses.
+#: Key of the advisory lock under which processes create tables. No other program uses this number.
 _CREATION_LOCK_ID = 0x6372_6177_6C63_77
 _MAKE_MARKER = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(_SCHEMA)}",
@@ -48,7 +48,7 @@ class Tables(schema.Tables):
             dialect=DIALECT,
         )
         self.create = [types(statement) for statement in self.create]
-        #: Channel for notifications of changed tasks, and the statements that create its trigger.
+        #: Channel for notifications of changed tasks, and the statements that create the trigger.
         self.channel = self.schema
         self.notify = (
             f"""CREATE OR REPLACE FUNCTION {quoted(self.schema)}.notify() RETURNS trigger
@@ -84,7 +84,7 @@ def prepare(
     """
     if create and (refusal := db.refusal()):
         raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
-    # Read the marker after the tables, because another process may create both between the reads.
+    # Read the marker last. A marker that is created meanwhile would otherwise seem to be missing.
     missing, marker = tables.missing(db), marker_of(db, name)
     recorded_kind = check_marker(marker, name, kind=kind)
     if marker is None and "tasks" not in missing:
