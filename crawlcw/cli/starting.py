@@ -1,8 +1,8 @@
 """Start worker processes with a channel and pipes, and send arguments to the processes.
 
-The first worker starts before this process has loaded the command, so that both processes load
-modules at the same time. Workers receive their arguments through the channel, because every user of
-the machine can read command lines, and settings may contain secrets.
+This process starts the first worker before it imports the modules of its own command, so that both
+processes import modules at the same time. Workers receive their arguments through the channel,
+because every user of the machine can read command lines, and settings may contain secrets.
 """
 
 import json
@@ -25,7 +25,7 @@ _WITHOUT_WORKER = re.compile(r"(^| )(-h|--help|--processes[ =]0)( |$)")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A worker process that waits for its arguments, and this process's ends of its pipes."""
+    """A worker process that waits for its arguments, and our ends of the worker's pipes."""
 
     popen: "subprocess.Popen[bytes]"
     channel: socket.socket
@@ -33,7 +33,10 @@ class Process:
     stderr_reader: BinaryIO
 
     def send_arguments(self, share: Mapping[str, int], *, started_at: datetime) -> None:
-        """Send this process's arguments and environment, *share* and *started_at* to the worker."""
+        """Send this process's arguments and environment to the worker.
+
+        *share* has the worker's part of the limits; *started_at* is the supervisor's start.
+        """
         run, *rest = sys.argv[1:]
         share_options = (f"--share={name}={limit}" for name, limit in share.items())
         arguments = [run, *share_options, f"--started-at={started_at.isoformat()}", *rest]
@@ -41,7 +44,7 @@ class Process:
         self.channel.sendall(line.encode() + b"\n")
 
     def discard(self) -> None:
-        """Kill a process that still waits for its arguments, or that has already ended."""
+        """Kill the worker if it has not ended, and close our ends of its pipes."""
         for stream in (self.channel, self.stdout_reader, self.stderr_reader):
             stream.close()
         self.popen.kill()

@@ -30,11 +30,11 @@ class ParseOptions:
     """Options of `parse --stored`."""
 
     urls: Sequence[str]  #: empty: all stored pages
-    callback: str | None  #: None for the callback that each page's request names
+    callback: str | None  #: if None, each page has the callback of its own request
     save: bool
     yes: bool
     as_json: bool
-    reference: str  #: the user's name for the spider
+    reference: str  #: the spider's name as the user typed it
 
 
 @dataclass(slots=True, kw_only=True)

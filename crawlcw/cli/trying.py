@@ -1,7 +1,7 @@
 """Fetch and parse one page as a crawl would, without recording the page.
 
-The commands `fetch`, `parse` and `shell` use this module. A page is fetched with the robots.txt,
-redirects, address guard, time limits and scope of a crawl, but without delays.
+The commands `fetch`, `parse` and `shell` use this module. A page is fetched by the rules of a crawl
+for robots.txt, redirects, private addresses, time limits and scope, but without delays.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from crawlcw.model.transitions import Failed
 
 
 class AnyPage(Spider):
-    """A spider without data for any page, which is used if the user names no spider."""
+    """A spider that yields nothing. The commands use it if the user names no spider."""
 
     name = "any-page"
     allowed_hosts = "*"
@@ -207,16 +207,16 @@ async def open_trial(
 ) -> AsyncIterator[Trial]:
     """Open a `Trial` for *url*, and start the spider; raises `UsageError` for an invalid URL.
 
-    The host of *url* may have a private address, as for a start URL, because the user has named it.
-    The ledger *sessions* keeps the login sessions of a spider; without *sessions* the login
-    sessions end with the `Trial`. Raises `SpiderError` for an invalid `login_when`.
+    *url* may lead to a private address, because the user has typed *url*. *sessions* is the ledger
+    that stores the spider's logins; if it is None, the logins end with the `Trial`. Raises
+    `SpiderError` for an invalid `login_when`.
     """
     try:
         urls.locate(url)
     except FetchError as error:
         # The error shows the URL without its password.
         raise UsageError(f"not a URL to fetch: {error.message}") from None
-    # Send credentials to the site of a typed URL only if there are no start URLs.
+    # If the spider has start URLs, send credentials to their sites, and not to the site of *url*.
     credentials = Credentials(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )

@@ -61,7 +61,7 @@ async def _draw_states(observer: Observer, console: "Console", *, every: timedel
             except LedgerUnavailableError as error:
                 if state is None:
                     raise
-                # Keep polling the ledger, which may come back, because the crawl itself waits too.
+                # Poll again, because the ledger may come back. The crawl also waits for the ledger.
                 state = replace(state, error=f"the ledger does not answer: {error}")
             live.update(overview.display(state, height=console.height), refresh=True)
             await anyio.sleep(every.total_seconds())

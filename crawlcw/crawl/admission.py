@@ -1,4 +1,4 @@
-"""Admit requests that have no task of their own, by scope, robots.txt and free slots of hosts.
+"""Admit a request without a task if scope and robots.txt allow it and its host has a free slot.
 
 Hops are an attempt's further requests: targets of redirects, logins, and repeated requests of a
 user's layers. Each hop takes a slot of its host, keeps the host's delay and waits until the host's
@@ -28,16 +28,16 @@ from crawlcw.model.hosts import Host
 _MAX_READ_HOSTS = 1000
 #: Seconds between two reads of a host that another worker has leased.
 _REREAD_S = 1.0
-#: Seconds that an attempt may wait for a slot of a host, and for the end of a host's rest.
+#: Maximum seconds to wait for a slot of a host; maximum seconds to wait for the end of a rest.
 _MAX_WAIT_S, _MAX_REST_S = 30.0, CLAIM_AHEAD_S
 #: Seconds that a subresource of a rendered page waits for the previous subresource.
 _MAX_PART_WAIT_S = 5.0
 
 
 class Admission:
-    """Checks scope and robots.txt, and waits for slots of hosts, as `redirects.Admission`.
+    """Implements `redirects.Admission`: checks scope and robots.txt, and waits for slots of hosts.
 
-    Without a scope and an `opening`, as in `crawlcw fetch`, a request does not wait for a slot.
+    If `opening` is None, as in `crawlcw fetch`, a request does not wait for a slot.
     """
 
     # `robots` and `opening` are set later, because both send requests through this object.
@@ -54,8 +54,8 @@ class Admission:
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
         if attempt.purpose is Purpose.ROBOTS:
-            # Do not check the target's robots.txt, because a redirected robots.txt has the rules of
-            # the origin that redirects (RFC 9309, section 2.3.1.2).
+            # If an origin redirects its robots.txt, the target has the rules of that origin (RFC
+            # 9309, section 2.3.1.2). So do not check the robots.txt of the target's own origin.
             try:
                 await self.enter(attempt, url)
             except Defer as deferral:
@@ -93,11 +93,12 @@ class Admission:
             yield
 
     def _is_full(self, host: str) -> bool:
-        """Return whether a host has no free slot; other workers' hosts have the user's limit."""
+        """Return whether all slots of a host are in use."""
         assert self.opening is not None
         frontier = self.opening.frontier
         if (frontier_host := frontier.hosts.get(host)) is not None:
             return frontier_host.queue.is_full
+        # At a host of another worker, the user's limit of concurrent requests is the maximum.
         queue = frontier.queues.unowned.get(host)
         return queue is not None and 0 < frontier.host_limit(host).concurrency <= queue.active
 

@@ -51,7 +51,7 @@ from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
 from crawlcw.model.values import cleaned_item, is_item
 
-#: Maximum delay of a refresh that is a link; a longer delay shows a session's end, for example.
+#: Maximum delay of a page's Refresh that counts as a link; a longer delay may be for a logout.
 LONGEST_REFRESH = timedelta(seconds=100)
 #: Maximum number of different reasons to drop items. The limit is needed because a reason may
 #: contain crawled text.
@@ -64,7 +64,7 @@ SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
 #: Seconds that a callback may run before it pauses for other coroutines.
 _STEP_S = 0.05
-#: Maximum number of seconds counted between two pauses; more seconds are an event loop's stall.
+#: The seconds between two pauses count up to this maximum, because more may be a stall.
 _MAX_STEP_S = 1.0
 #: Seconds that callbacks may run in one iteration of the event loop. An iteration costs about as
 #: much CPU time as a small page.
@@ -141,7 +141,7 @@ class TimeSlices:
         self._slice_ended = asyncio.Event()
 
     async def take(self) -> None:
-        """Wait for a time slice that has not ended; callers wait in their order."""
+        """Wait until a time slice has time left; the first caller to wait continues first."""
         while self._slice_end is not None and time.monotonic() >= self._slice_end:
             await self._slice_ended.wait()
         if self._slice_end is None:
@@ -217,10 +217,10 @@ class CallbackRun:
     A callback that awaits is cancelled after the watchdog's limit. A callback that yields for a
     long time pauses now and then for other coroutines.
 
-    If a callback reads a list of URLs, the number of links is not limited, and the links have the
-    depth of the list. Links of a list are written in slices, and each slice has the full time
-    limit. Therefore 50,000 links take no more memory than some hundred links. The links of the last
-    slice are returned, and written with the outcome.
+    If a callback reads a list of URLs, the number of links is not limited. The links get the same
+    depth as the page that contains the list. Links of a list are written in slices, and each slice
+    has the full time limit. Therefore 50,000 links take no more memory than a few hundred links.
+    The links of the last slice are returned, and written with the outcome.
     """
 
     def __init__(
@@ -237,17 +237,17 @@ class CallbackRun:
         is_list = getattr(method, "is_url_list", False) is True
         self._write = runner.write if is_list else None
         self._slice_size = SLICE if self._write is not None else 0  #: values in a slice; 0: all
-        self._depth = task.depth + (self._write is None)  #: depth of the tasks that links become
+        self._depth = task.depth + (self._write is None)  #: depth of the links' tasks
         self._now = runner.now()
         self._produced = Produced()
-        #: The values that the callback yields; an open generator shows the line of an error.
+        #: The values that the callback yields; None until the first slice begins.
         self._products: Iterator[object] | AsyncIterator[object] | None = None
         self._spent_s = 0.0  #: seconds that the callback has used in this slice
         self._pause_at = 0.0  #: monotonic time at which other coroutines must run
         self._link_count = 0
         self._admitted_host = ""  #: the last admitted host
         self._yielded_ids: set[bytes] = set()
-        #: The reason why a link was dropped, by URL, or None if the link was accepted.
+        #: The keys are links' URLs; the values are reasons why links were dropped, or None.
         self._drop_reasons: dict[str, str | None] = {}
 
     @calls_user_code
@@ -345,7 +345,7 @@ class CallbackRun:
             self._spent_s = 0.0
 
     def _accept(self, product: object) -> Awaitable[None] | None:
-        """Make a task or an item from a yielded value, or drop it; return an async hook's call."""
+        """Make a value a task or an item, or drop it; return an awaitable if a hook must run."""
         if not isinstance(product, Request):
             if product is None:
                 return None
@@ -372,7 +372,7 @@ class CallbackRun:
         return None
 
     def _follow_refresh(self, response: Response) -> None:
-        """Follow the refresh of a page like any other link, with the callback of the page."""
+        """Follow a page's Refresh (header or meta tag) as a link, with the page's own callback."""
         refresh = response.refresh
         if refresh is None or refresh.delay > LONGEST_REFRESH:
             return
@@ -382,7 +382,7 @@ class CallbackRun:
         self._accept(response.request.retargeted(refresh.url))
 
     def _accept_request(self, request: Request) -> str | None:
-        """Make a task of a request or drop it; return the reason if equal requests are dropped."""
+        """Make a task of a request, or drop it; return why equal requests are dropped, or None."""
         # Identify a request with `dont_filter` by its number, because a page that is parsed again
         # yields its requests in the same order.
         salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
@@ -391,7 +391,7 @@ class CallbackRun:
             return self._drop(request, identity.reason, where=identity.message)
         location, task_id = identity
         scope = self._runner.scope
-        # Check only a change of host, because most links of a page lead to one host.
+        # Skip the check if the last admitted link had the same host, as most links of a page do.
         if location.host != self._admitted_host:
             is_home = location.host == self._task.host  # for redirected start URLs
             if not urls.in_scope(location.host, scope.hosts) and not (
@@ -400,7 +400,8 @@ class CallbackRun:
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted_host = location.host
         # Drop repeated links first, because a repeated link to a start URL may look like a trap. Do
-        # not drop a known request with `changed`, because only the ledger knows the last visit.
+        # not drop a known request with a date `changed`, because the ledger compares it with the
+        # last visit.
         if task_id in self._yielded_ids or (
             request.changed is None and task_id in self._runner.known_ids
         ):
@@ -428,7 +429,7 @@ class CallbackRun:
         return None
 
     def _drop(self, request: Request, reason: str, *, where: str = "") -> str:
-        """Count a link that is not followed; *where* describes a link without a URL."""
+        """Count a link that is not followed; if the link has no URL, *where* describes the link."""
         self._produced.dropped.note(reason, request.url or where)
         return reason
 
@@ -483,7 +484,7 @@ def _may_wait(result: object) -> bool:
 
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
-    """Return the failure of a callback; *result* shows the line if *error* does not."""
+    """Return a callback's failure, with a line from *error*, or else from a generator *result*."""
     failure = Raised.by(error, own_prefixes=_OUR_FILES, function=callback)
     if failure.where or (frame := _frame_of(result)) is None:
         return failure
@@ -492,7 +493,7 @@ def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> 
 
 
 def _frame_of(result: Any) -> FrameSummary | None:
-    """Return the line at which a generator is suspended, for an error raised outside it."""
+    """Return the line at which *result* is suspended; None if *result* is no open generator."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
     if frame is None:
         return None  # a finished generator has no current line

@@ -39,20 +39,20 @@ from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
-#: A throttled page waits for two delays of its host, but at least 1 s, so that other pages go
-#: first, even pages with a lower priority.
+#: A throttled page waits for two delays of its host, or for 1 s if that is longer. So the host's
+#: other pages go first, whatever their priority.
 _DELAYS_BEHIND = 2
 _MIN_BEHIND_S = 1.0
 #: Number of bans, by different proxies or sessions, after which a page fails.
 _MAX_BANS = 4
-#: Number of hosts with which a crawl surely has a host that is worth waiting for.
+#: A crawl with this number of other hosts assumes that one of them will answer.
 _FEW_HOSTS = 100
-#: Seconds between the request for the newest probe page and those for all other probe pages.
+#: Seconds from the request for the newest probe page to the requests for the other probe pages.
 _FIRST_PROBE_S = 0.5
 
 
 def deferral(cause: Cause, due: datetime | None = None) -> Defer:
-    """Return a deferral to *due*, or without delay, of a page that did not cause its failure."""
+    """Return a deferral, until *due* if given, for a page that did not cause its failure."""
     return Defer(f"the cause is the {cause}, not the page", due=due)
 
 
@@ -71,7 +71,7 @@ class PageAttempt(Attempt):
 class Causes:
     """Notes how requests end, and defers a page that did not cause its failure.
 
-    *sent* is the time of a request by the ledger's clock, *started_at* by the monotonic clock.
+    *sent* and *started_at* are the start of a request by the ledger's and by the monotonic clock.
     """
 
     frontier: Frontier
@@ -231,7 +231,7 @@ class Causes:
             self.answered()
         task = attempt.lease.task
         # If a proxy may be the cause, defer the page so that another proxy requests it. A session
-        # keeps its proxy, so only a session of a pool can be replaced by another session.
+        # keeps its proxy, so a change of the proxy needs another session of the same pool.
         session = attempt.session
         is_fixed = session is not None and (
             not session.identity.is_pooled or session.proxy in self.proxies.tried(task.url)
@@ -281,8 +281,8 @@ class Causes:
     ) -> bool:
         """Note a failed request to an origin; return whether our own uplink is the cause.
 
-        Waits for a check of the uplink if no host answers. *page* is the id of a task that may
-        fail.
+        Waits for a check of the uplink if no host answers. *page* is the id of the task if its
+        failure may be deferred once after an outage.
         """
         while True:
             now = self.frontier.clock()
@@ -441,7 +441,7 @@ class Causes:
                         extra={"event": "network_down"},
                     )
                     self._notify_check_done()
-                # A response to a page in progress ends the pause between two probes.
+                # The wait until the next probe ends at once if any request gets a response.
                 with anyio.CancelScope() as self._check_scope:
                     await anyio.sleep(pause)
             else:
@@ -451,7 +451,7 @@ class Causes:
             self._notify_check_done()
 
     async def uplink_known(self) -> None:
-        """Wait until the uplink works, or until a long outage of the uplink is given up."""
+        """Wait until the uplink works, or until failures count again because of a long outage."""
         while self._uplink.is_blocked:
             await self._check_done.wait()
 
@@ -488,7 +488,7 @@ class Causes:
             for number, (host_name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
                 probe_requests.start_soon(ask, host_name, url)
                 if number == 0:
-                    # Wait for the newest probe page, which is enough if only some hosts are down.
+                    # Wait first, because one response already shows that the uplink works.
                     await anyio.sleep(_FIRST_PROBE_S)
         return not self._uplink.is_blocked
 

@@ -5,7 +5,7 @@ The committer writes a group of outcomes in this order:
 1. the body files that the outcomes name;
 2. the changes of session cookies and of the spider's state;
 3. the links that are too deep, and then the links to follow;
-4. the wake-ups of the links' hosts (an idle process finds a host with a lost wake-up by its sweep);
+4. the wake-ups of the links' hosts (an idle process later finds a host whose wake-up was lost);
 5. the outcomes (one atomic write stores an outcome and ends the lease of its task).
 
 If the process dies before the last write, the pages are crawled again. A page that is crawled again
@@ -62,8 +62,8 @@ class SeenFilter(dict[bytes, None]):
 class TaskAdder:
     """Adds tasks to the ledger of one crawl: start requests, links, targets of redirects.
 
-    The adder also reopens changed pages, and admits a link beyond `max_depth` if a shorter path is
-    found.
+    A `TaskAdder` also makes a finished task due again if its page has changed. It admits a link
+    beyond `max_depth` if a later page gives a shorter path to the link.
     """
 
     ledger: Ledger
@@ -78,7 +78,7 @@ class TaskAdder:
     too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
-        """Add tasks and wake their hosts; return how many of them become due.
+        """Add tasks and wake their hosts; return how many tasks become due.
 
         The ledger stores tasks that are *too_deep*, but no worker claims them. Changes of sessions
         and of the spider's state are written even if there are no tasks.
@@ -93,7 +93,7 @@ class TaskAdder:
         if deep_task_by_id:
             await self.put(deep_task_by_id)
             self.too_deep_ids.add(deep_task_by_id)
-        # A dictionary drops duplicates, because pages of a group often have the same new links.
+        # Drop duplicates by a dictionary, because pages of a group often have the same new links.
         fresh = {
             task.id: task
             for task in tasks
@@ -115,7 +115,7 @@ class TaskAdder:
         self.too_deep_ids.clear()
 
     async def put(self, tasks: dict[bytes, Task]) -> int:
-        """Add tasks without waking their hosts; return how many of them become due.
+        """Add tasks without waking their hosts; return how many tasks become due.
 
         Tasks that the store cannot hold are removed from *tasks*.
         """
@@ -150,7 +150,7 @@ class Committer:
     end: End  #: ends the crawl if body files cannot be written
 
     async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
-        """Write *results* until cancelled; if *workers_wait* is true, do not delay a group."""
+        """Write *results* in groups; if *workers_wait* is true, write a small group at once."""
         await write_in_groups(results, self._write, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:

@@ -90,7 +90,7 @@ def check(settings: Mapping[str, str]) -> None:
 def check_changes(changes: Mapping[str, str | None]) -> None:
     """Raise `SettingsError` if crawls cannot apply *changes*. A value of None resets the setting.
 
-    If *changes* set `concurrency`, `secure_descriptors` secures the file descriptors.
+    If *changes* contains `concurrency`, also raise the limit of open files for this process.
     """
     check({name: "1" if value is None else value for name, value in changes.items()})
     if concurrency := changes.get("concurrency"):
@@ -175,7 +175,7 @@ class Steering:
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
-        """Return the settings that *control* orders; if they are invalid, the crawl's settings."""
+        """Return the settings with *control*'s changes, or unchanged if a change is invalid."""
         try:
             settings = control.applied(self.settings)
             if settings.concurrency > self.settings.concurrency:

@@ -54,7 +54,7 @@ _SWEEP_AFTER_S = 0.8
 _GRACE_PAUSE_S = 1.0
 #: A crawl counts as waiting if it has had no request in progress for this number of seconds.
 _WAITING_AFTER_S = 1.0
-#: Minimum seconds between two polls for each host, if there are at least `_MANY_HOSTS` hosts.
+#: Minimum seconds between two polls, divided by the number of hosts; 0 below `_MANY_HOSTS`.
 _PAUSE_PER_HOST_S = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the poll of host leases may wait for a free fetcher.
@@ -95,7 +95,7 @@ class Coordinator:
             (FinishReason.MAX_PAGES, "pages", settings.max_pages),
             (FinishReason.MAX_ITEMS, "items", settings.max_items),
         ]
-        #: The limits of this run: the finish reason, the counter and the maximum.
+        #: The limits of this run: each is a finish reason, the name of a counter, and its maximum.
         self._limits = [(reason, name, limit) for reason, name, limit in limits if limit]
         self._is_stopping = False
         self._paused_since: datetime | None = None  #: when the user paused the crawl
@@ -187,7 +187,7 @@ class Coordinator:
         self._poll_wanted.set()
 
     def pause(self, paused_since: datetime | None) -> None:
-        """Start no task until this method is called with None."""
+        """Start no more tasks; a call with None instead of a time ends the pause."""
         self._paused_since = paused_since
         self.wake()
 
@@ -214,7 +214,7 @@ class Coordinator:
         self.pool.task_done()
         now = self._last_request_end = time.monotonic()
         self.dispatch()
-        # New links and other new work need no check, because they set `Frontier.poll_wanted`.
+        # Do not check for new links, because the code that adds links sets `Frontier.poll_wanted`.
         needs_tasks = self._is_low() and now >= min(
             self._ledger_poll_at, self.frontier.low_hosts()[1]
         )
@@ -222,7 +222,7 @@ class Coordinator:
             self._poll_wanted.set()
 
     def requeue(self, lease: Lease, *, to_ledger: bool) -> None:
-        """Take back a task that a fetcher did not try, because its host has failed or is lost."""
+        """Queue a deferred task again; if *to_ledger* is true, release the task instead."""
         if to_ledger:
             self.frontier.pending.release([lease])
         else:
@@ -238,8 +238,8 @@ class Coordinator:
             return
         obstacle = host.obstacle(task)
         if obstacle is None:
-            # If the origin's rest has ended since the claim and the host is not open, the task is
-            # released, because the host is opened when its tasks are read again.
+            # If the host is not open, the task is released. The next read of the host's tasks opens
+            # the host.
             if host.is_open and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
                 return
@@ -272,7 +272,7 @@ class Coordinator:
         """Give free fetchers tasks whose hosts may get a request; set a timer for later tasks."""
         pool = self.pool
         free_fetchers = pool.size - pool.dispatched
-        # Check the most frequent reason first, because `dispatch` runs several times a page.
+        # Check `free_fetchers` first, because most calls of `dispatch` find no free fetcher.
         if (
             free_fetchers <= 0
             or self._is_stopping
@@ -346,8 +346,8 @@ class Coordinator:
         count = await self._ledger.outcomes.release(leases)
         # Forget the leases only after the release, because a failed release needs them again.
         self._task_leases.end(leases)
-        # If this process dies before it announces the tasks, an idle process finds their hosts by
-        # its sweep.
+        # If this process dies before it wakes the hosts of the tasks, an idle process later finds
+        # these hosts.
         await self.announce(lease.task for lease in leases)
         return count
 
@@ -418,7 +418,7 @@ class Coordinator:
         )
         if not ready_tasks:
             return tasks
-        # Open the host with a task whose origin does not fail, if there is one.
+        # To open the host, prefer a task whose origin has no failures.
         opening_task = min(ready_tasks, key=lambda task: host.origin(task).failures > 0)
         if self._opening.open(host, opening_task.url, background):
             return tasks
@@ -444,8 +444,8 @@ class Coordinator:
                 max_lost=self._settings.max_lost,
             )
             self._task_leases.add(claimed.leases)
-            # Read the spider's state after the claim, because a page that links to a claimed task
-            # has written its state changes before the task.
+            # Read the spider's state after the claim. If a page has linked to a claimed task, the
+            # ledger already contains the state changes of that page.
             await self._kept_state.refresh()
             stats.claims += len(batch)
             stats.claims_missed += claimed.missed
@@ -469,7 +469,7 @@ class Coordinator:
                 )
 
     async def _drained(self) -> bool:
-        """Return whether this process and the ledger have no work; if there is work, poll later."""
+        """Return whether all work of this process and the ledger is done; if not, poll later."""
         # Background work on a host, such as its robots.txt, counts as work.
         has_work = bool(self._task_leases) or any(
             host.is_busy for host in self.frontier.hosts.values()
@@ -521,12 +521,12 @@ class Coordinator:
         self._idle_pause_s = min(self._idle_pause_s * 2, _MAX_IDLE_S)
 
     async def _waiting(self, next_due: datetime | None, wakes_at: datetime | None) -> IdleReason:
-        """Return why this process has nothing to do until *wakes_at*."""
+        """Return why this process has no work now; *wakes_at* is when it may have work again."""
         now = self._ledger.now()
         if next_due is None:
             return IdleReason(start=True)
         workers, _ = await self._session.neighbours()
-        # A task that becomes due within the length of a lease is probably leased to another worker.
+        # A due time within the length of a lease is probably the end of another worker's lease.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
             return IdleReason(others_have_tasks=True)
         return IdleReason(ends_at=wakes_at)
@@ -535,7 +535,7 @@ class Coordinator:
         """Return the seconds until the next poll; a change causes an earlier poll."""
         is_idle = self.pool.has_idle_workers()
         self._lease_poll_at = self.host_leaser.next_poll(idle=is_idle)
-        # If all fetchers are busy, the next free fetcher wakes the coordinator. A poll before that
+        # If all fetchers are busy, the next free fetcher wakes the coordinator. An earlier poll
         # could release a host that may get a request just now.
         next_poll_at = self._lease_poll_at + (0 if is_idle else _BUSY_PAUSE_S)
         if self._is_low():
@@ -546,7 +546,7 @@ class Coordinator:
 def _feeding_order(host: FrontierHost) -> tuple[bool, float]:
     """Return the sort key by which hosts get new tasks: hosts with a delay first.
 
-    Hosts without a delay follow, sorted by the time of their last claim. As in `HostQueues.take`,
-    a priority counts as seconds of waiting.
+    Hosts without a delay follow, sorted by the time of their last claim. The priority of a host,
+    from -10 to 10, moves this time back by as many seconds.
     """
     return not host.queue.delay, host.last_claimed_at - bonus(host.priority)

@@ -1,7 +1,7 @@
 """A crawl in one process: run the concurrent parts of a crawl, and end them.
 
-    seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
-                 ^──────── renewer
+The seeder adds tasks to the ledger. The coordinator claims tasks and queues them for the fetchers.
+The committer writes the fetchers' results to the ledger. The renewer renews the leases of tasks.
 
 `Crawl.run` ends everything that it starts.
 """
@@ -54,18 +54,18 @@ class Ending:
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Function that stops the coordinator, so that no new task starts.
         self.on_stop: Callable[[], None] = lambda: None
-        #: Function that gets the grace period when the crawl begins to end, or must end sooner.
+        #: Function that gets the grace period when the crawl begins to end, or 0 to end at once.
         self.on_end: Callable[[timedelta], None] = lambda _: None
         self._retry = retry
         self._grace = grace
         self._crawl_scope = anyio.CancelScope()
-        #: The scope of the spider's `opened`, which may take long.
+        #: The cancel scope in which the spider's `opened` runs, because `opened` may take long.
         self.opening = anyio.CancelScope()
         self._closing_scope = anyio.CancelScope()
         #: Time by which the spider's code must have ended, by the event loop's clock.
         self._ends_at = math.inf
         self.ends_at_once = False
-        #: Why the crawl ends early, unless the user stops the crawl; None without an early end.
+        #: Why the crawl ends early; None if it does not, or if the user stops the crawl.
         self.early_end: EarlyEnd | None = None
 
     def stop(self) -> None:
@@ -112,7 +112,7 @@ class Ending:
         return self.early_end or EarlyEnd(reason=reason, detail="")
 
     def grace_scope(self) -> anyio.CancelScope:
-        """Return a cancel scope that ends the wait for pages in progress after the grace period."""
+        """Return a cancel scope with the grace period as the time limit for pages in progress."""
         self._crawl_scope.deadline = self._ends_within_grace()
         return self._crawl_scope
 
@@ -193,7 +193,7 @@ class Crawl:
 
     @property
     def ending(self) -> EarlyEnd | None:
-        """Why the crawl ends early, unless the user stops the crawl; None without an early end."""
+        """Why the crawl ends early; None if it does not, or if the user stops the crawl."""
         return self._ending.early_end
 
     def measures(self) -> Measures | None:
@@ -221,13 +221,13 @@ class Crawl:
         self._ending.stop_now()
 
     def on_end(self, call: Callable[[timedelta], None]) -> None:
-        """Call *call* with the grace period when the crawl begins to end, or must end sooner."""
+        """Let *call* get the grace period when the crawl begins to end, or 0 for an end at once."""
         self._ending.on_end = call
 
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
-        """Release all tasks with another thread's *ledger*, because a blocked `run` does not end.
+        """Release all tasks in another thread, because `run` is blocked and cannot release them.
 
-        *at_once* is true if the user ordered an end at once, which a blocked event loop has missed.
+        *ledger* belongs to that thread. *at_once* is true if the user has ordered an end at once.
         """
         self._ending.ends_at_once |= at_once
         self._released += await self._session.abandon(ledger)
@@ -306,10 +306,10 @@ class Crawl:
         # Read the orders first, because a paused crawl must start nothing.
         await parts.steering.poll()
         coordinator, pool = parts.coordinator, parts.coordinator.pool
-        # Fetchers put results into this queue for the committer; if the queue is full, they wait.
+        # Fetchers put results into this queue for the committer, and wait if the queue is full.
         results: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
-        # The committer and the renewer outlive the pool, because the committer must still write the
-        # fetchers' last results, and those results need renewed leases.
+        # The committer and the renewer run longer than the fetchers. The committer still writes the
+        # fetchers' last results, and the leases of these results must not expire.
         async with anyio.create_task_group() as background:
             renew_leases = partial(
                 self._session.keep_alive,

@@ -35,7 +35,7 @@ from crawlcw.model.visits import Visit
 
 logger = logging.getLogger(__name__)
 
-#: Maximum seconds that all fetchers wait for pages in progress, so that one page can run alone.
+#: Maximum seconds that a quarantined page, which must run alone, waits for other pages to end.
 _QUARANTINE_WAIT_S = 5.0
 #: If the spider sends one of these headers, the fetcher does not add a conditional header.
 _PRECONDITIONS = frozenset(
@@ -49,7 +49,7 @@ class Fetcher:
 
     session: WorkerSession
     _: KW_ONLY
-    next_by_purpose: Mapping[str, Next]  #: layers that send a request, by the request's purpose
+    next_by_purpose: Mapping[str, Next]  #: the layers for each purpose of a request
     robots: Robots
     coordinator: Coordinator  #: dispatches tasks
     outcomes: Outcomes
@@ -83,7 +83,7 @@ class Fetcher:
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [entry.lease for entry in settlements]
-                            # The session releases orphans, but would renew other leases for ever.
+                            # The session releases the leases in `orphans` and renews all others.
                             task_leases.orphans += filter(task_leases.is_current, leases)
                             for entry in (lease, *leases):
                                 self.outcomes.state.undo(entry)

@@ -34,7 +34,7 @@ SLICE_SECONDS = 30.0
 #: Seconds between two polls for ready hosts, and between two polls for waiting workers.
 _LEASE_INTERVAL_S = 0.1
 _SHARE_INTERVAL_S = 1.0
-#: Idle hosts are released in batches: after this number of seconds, or at this number of hosts.
+#: Seconds that idle hosts wait to be released together; `_IDLE_BATCH_SIZE` hosts do not wait.
 _IDLE_LINGER_S = 0.3
 _IDLE_BATCH_SIZE = 32
 #: Number of hosts that one sweep checks for a lost wake-up.
@@ -99,7 +99,7 @@ class HostLeaser:
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Start no request to any host; a host is released when its last request has ended."""
         await self._save(self._frontier.pending.take_unsaved())
-        # With *left_at* in the past, a host with a page in progress is served right after a pause.
+        # An infinitely old *left_at* lets `_serve_again` serve these hosts when a pause ends.
         self._start_leaving(self._staying_hosts(), left_at=float("-inf"))
         await self._release_idle(background)
 
@@ -126,7 +126,7 @@ class HostLeaser:
             if worker.name != self._session.worker and worker.borrows(self._ledger.now())
         }
         for lease in leases:
-            # A repeated request returns the lease of the first request, so the lease may be older.
+            # The lease began earlier if the call of `lease` was repeated after a lost response.
             remaining = lease.expires - self._ledger.now()
             elapsed_s = max(0.0, (self._lease_length - remaining).total_seconds())
             host = self._frontier.add_leased(lease, sent_at=time.monotonic() - elapsed_s)
@@ -149,7 +149,7 @@ class HostLeaser:
         if not (leases := self.leases()):
             return
         sent_at = time.monotonic()
-        # Do not retry the renewal, because this process may have other leases after an outage.
+        # Do not retry a failed renewal, because this process's leases may change during an outage.
         lost_names = await self._session.raw_ledger.host_leases.renew(
             leases, lease=self._lease_length
         )
@@ -159,7 +159,7 @@ class HostLeaser:
                 host.extend_lease(sent_at=sent_at)
             elif host is not None and _is_same(host.lease, lease):
                 self._lose_host(host.name)
-        # Have new due tasks of busy hosts read; an idle coordinator reads due tasks more often.
+        # Mark the busy hosts, so that the coordinator reads their new due tasks.
         self._frontier.poll(*self._session.leases.count_by_host)
         # Wake the coordinator, because hosts whose lease was almost over may get requests again.
         self._frontier.poll_wanted.set()
@@ -263,7 +263,8 @@ class HostLeaser:
                 self._start_leaving(
                     served_hosts[: self._capacity // _HOSTS_PER_FETCHER], left_at=now
                 )
-        # Keep new hosts for a second, because hosts could pass from process to process unused.
+        # Keep new hosts for a second, so that hosts do not pass between processes without a
+        # request.
         settled_hosts = [
             host
             for host in owned_hosts
@@ -288,7 +289,7 @@ class HostLeaser:
             host.left_at = left_at
 
     def _serve_again(self) -> None:
-        """Give hosts with slow pages another slot; serve a LEAVING host again if it has pages."""
+        """Add slots for slow pages; serve hosts in phase LEAVING again if they still have pages."""
         now, leases_by_host = time.monotonic(), self._session.leases.count_by_host
         for host in self._frontier.leased.values():
             host.add_slot()
@@ -327,5 +328,5 @@ class HostLeaser:
 
 
 def _is_same(current: HostLease | None, lease: HostLease) -> bool:
-    # Compare no more than token and epoch, because `_save` changes the host's state in the lease.
+    # Compare only `token` and `epoch`, which identify the lease, because `_save` changes `host`.
     return current is not None and (current.token, current.epoch) == (lease.token, lease.epoch)

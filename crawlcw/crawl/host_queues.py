@@ -22,7 +22,7 @@ _MAX_UNOWNED = 1000
 
 
 def bonus(priority: int) -> int:
-    """Return how many seconds of waiting *priority* counts as: its value, from -10 to 10."""
+    """Return *priority*, limited to -10 to 10, as the seconds of waiting that it is worth."""
     return max(-_MAX_BONUS_S, min(priority, _MAX_BONUS_S))
 
 
@@ -45,7 +45,8 @@ class HostQueue:
     hops_rest_until: float = float("-inf")  #: earliest start of a hop, after a throttled hop
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: leases, as a heap
     is_scheduled: bool = False  #: whether the queue is in one of the heaps of `HostQueues`
-    counted_leases: tuple[int, int] = (0, 0)  #: the queue's part of `waiting_count`, `soon_count`
+    #: What this queue has added to `waiting_count` and to `soon_count` of `HostQueues`.
+    counted_leases: tuple[int, int] = (0, 0)
     max_leases: int = 1  #: the maximum number of leases to claim ahead
 
     @property
@@ -142,7 +143,7 @@ class HostQueues:
     def withdraw(
         self, *, host: str | None = None, is_unwanted: Callable[[Lease], bool] = lambda _: True
     ) -> list[Lease]:
-        """Remove and return the unwanted leases of *host*, or of all hosts if *host* is None."""
+        """Remove and return the leases that *is_unwanted* selects, of *host* or of all hosts."""
         withdrawn: list[Lease] = []
         for queue in self.by_host.values() if host is None else [self.by_host[host]]:
             withdrawn += [lease for _, _, lease in queue.waiting if is_unwanted(lease)]
@@ -192,8 +193,8 @@ class HostQueues:
     def rest(self, host: str, *, rest_end: float, sent_at: float | None = None) -> None:
         """Start no request to a host before *rest_end*.
 
-        If *sent_at* is given, the host does not rest: *rest_end* is the end of its delay after a
-        request that was sent at *sent_at*.
+        If *sent_at* is given, *rest_end* is the end of the host's delay, and not of a rest. The
+        delay began with a request that was sent at *sent_at*.
         """
         queue = self.by_host[host]
         if sent_at is None:
@@ -225,17 +226,17 @@ class HostQueues:
         return max(0, queue.max_leases - len(queue.waiting))
 
     def _limit_leases(self, queue: HostQueue) -> None:
-        """Set the maximum of leases: a few for each slot, or a few seconds of work with a delay."""
+        """Set the maximum of leases: a few for each slot, or fewer if the host has a delay."""
         max_leases = min(4 * queue.limit or 1 << 30, 8 * queue.slots or 1 << 30)
         if queue.delay:
             max_leases = min(max_leases, max(1, int(self._claim_ahead_s / queue.delay)))
         queue.max_leases = max_leases
 
     def take(self, *, now: float) -> Lease | None:
-        """Return a lease of the host that has waited longest for its next request, or None.
+        """Choose the host that waits longest for its next request; return a lease of it, or None.
 
         A task's priority counts as seconds of waiting. A host's delay also counts as waiting, up to
-        `CLAIM_AHEAD_S`, because a host with a delay cannot catch up on a late request.
+        `CLAIM_AHEAD_S`, because a late request makes all later requests to such a host late.
         """
         if self._without_request:
             lease = self._without_request.popleft()

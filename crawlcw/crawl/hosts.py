@@ -4,11 +4,9 @@ This module is synchronous and does no I/O. `causes` changes a host when its req
 `host_leases` leases, saves and releases the hosts that this module selects. No other module changes
 the sets of hosts. A host's owner may lend slots to a borrower (another process), see `lending`.
 
-              robots.txt is known, and a good page was answered
-    leased ──> OPENING ─────────────────────────────────────────> SERVING
-                 ^ │ ^ <───────── its breaker opened ───────────── │ ^
-                 │ v └───────────── leased again ─────────────┐    v │
-                 └─────────────────────────────────────────── LEAVING
+A leased host is in phase OPENING until its robots.txt is known and, after failures, its probe page
+has answered. Then the host is in phase SERVING. If the host's breaker opens, the host returns to
+OPENING. An OPENING or SERVING host enters the phase LEAVING before its release.
 
 Only a SERVING host has an open queue. A LEAVING host is released when its requests in progress have
 ended. A LEAVING host returns to OPENING or SERVING if this process leases the host again, or if a
@@ -35,7 +33,7 @@ from crawlcw.model.hosts import FailureCalls, Host, HostLease, RobotsRecord, Slo
 from crawlcw.model.loans import Fault, Loan
 from crawlcw.model.task import Lease, Task
 
-#: Unused share of a lease, because clocks and the network are not exact.
+#: Share of each lease that stays unused, as a margin for inexact clocks and a slow network.
 _LEASE_MARGIN = 0.15
 #: Seconds that a host rests if it reaches `max_pages_per_host` while `start` runs.
 _UNSEEDED_REST_S = 10.0
@@ -69,7 +67,7 @@ class FrontierHost:
     #: Number of tasks to claim until the next poll of `Lending`; None if the host is not shared.
     quota: int | None = None
     slice_start: float
-    left_at: float = float("-inf")  #: when the host was last left to other workers
+    left_at: float = float("-inf")  #: when this process last began to release the host
     slice_responses: int = 0  #: number of responses in the current time slice of the host
     last_claimed_at: float = 0.0  #: when tasks of the host were last claimed
     priority: int = 0  #: highest priority of the host's due tasks at the last read
@@ -83,7 +81,7 @@ class FrontierHost:
     # --- serve the host
 
     def poll(self, *, is_stale: bool = True) -> None:
-        """Have the host's due tasks read; with *is_stale* False, note that the read starts now."""
+        """Set whether the host's due tasks must be read; *is_stale* is false at a read's start."""
         self.is_stale = is_stale
         self.frontier.queues.changed.add(self.name)
 
@@ -107,7 +105,7 @@ class FrontierHost:
         robots: RobotsRecord | None = None,
         was_fetched: bool = False,
     ) -> None:
-        """Note that the host's robots.txt is known; *was_fetched* if it was fetched just now."""
+        """Note that robots.txt is known; *was_fetched* is true if it was requested just now."""
         self.is_open = True
         self.poll()
         self.crawl_delay = crawl_delay
@@ -215,9 +213,10 @@ class FrontierHost:
         return self.state.origins[urls.scheme_of(task.url)]
 
     def obstacle(self, task: Task) -> Reason | datetime | None:
-        """Return when the rest of a task's origin ends, or why the origin is given up, or None.
+        """Return why a task must not be requested now; None if the task may be requested.
 
-        If the origin is given up, its tasks are ignored later, unless their errbacks must run.
+        The result is the end of the origin's rest, or the reason why the origin is given up. Tasks
+        of a given-up origin are ignored later, unless their errbacks must run.
         """
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
@@ -311,10 +310,10 @@ class Frontier:
         # A spider without `on_error` gets the failure of a page only by the page's errback.
         has_on_error = getattr(spider.on_error, "__func__", None) is not Spider.on_error
         self.policy = settings.host_policy
-        #: Which tasks of a given-up origin call the spider's code, and so are ignored one by one.
+        #: The tasks of a given-up origin that call the spider's code; they are ignored one by one.
         self.calls = FailureCalls.ALL if has_on_error else FailureCalls.ERRBACK
         self.page_limit = page_limit
-        #: Whether all start URLs, and so the crawl's own hosts, are known.
+        #: Whether all start URLs are known. Their hosts are the crawl's own hosts.
         self.is_seeded = False
         self.clock = clock
         self.ledger_now = ledger_now
@@ -323,7 +322,7 @@ class Frontier:
         #: Event that tells the coordinator of new work.
         self.poll_wanted = asyncio.Event()
         self.lends = True  #: whether slots are lent and borrowed; False while the crawl ends
-        #: Event that tells `Lending` of a change, so that owners and borrowers know at once.
+        #: Event that wakes `Lending` after a change, so that owners and borrowers react at once.
         self.loans_changed = asyncio.Event()
         self.borrowed_host: FrontierHost | None = None  #: the host that this process borrows
         self.hosts: dict[str, FrontierHost] = {}
@@ -384,8 +383,8 @@ class Frontier:
     def mark_full(self, host: FrontierHost) -> None:
         """Request no more pages of a host, because it has reached `max_pages_per_host`.
 
-        While `start` runs, the host only rests, because a later seed may make the host one of the
-        crawl's own hosts, which have no limit.
+        While `start` runs, the host rests, but is not full for good. A later seed may be on the
+        host, and hosts of seeds have no limit.
         """
         if self.is_seeded:
             self.page_limit.full_hosts.add(host.name)
@@ -471,7 +470,7 @@ class Frontier:
     def may_lend(self, host: FrontierHost) -> bool:
         """Return whether slots of a host may be lent, or stay lent."""
         pages = self.page_limit
-        # Only its owner counts the pages of a host, so a host with a limit is not lent.
+        # A host with a limit of pages is not lent, because only the host's owner counts its pages.
         counts_pages = pages.max_pages is not None and host.name not in pages.unlimited_hosts
         fits = not host.limit.concurrency or host.lent_slots < host.limit.concurrency
         is_lendable = self.lends and host.lease is not None and host.is_healthy
@@ -491,7 +490,7 @@ class Frontier:
     def note_request(self, name: str, *, sent_at: float) -> None:
         """Note that a request to a host was sent at *sent_at*; the host's delay begins then."""
         host = self.hosts.get(name)
-        # Skip hosts without a delay, because `note_request` runs twice for each page.
+        # Skip hosts without a delay to save time, because `note_request` runs twice for each page.
         if host is not None and (delay := host.queue.delay):
             self.queues.rest(name, rest_end=sent_at + delay, sent_at=sent_at)
 
@@ -512,7 +511,7 @@ class Frontier:
     # --- hosts with work
 
     def poll(self, *names: str) -> None:
-        """Have the due tasks of hosts read, because there may be new due tasks."""
+        """Mark hosts, so that the coordinator reads their due tasks again."""
         for name in names:
             if host := self.hosts.get(name):
                 host.poll()

@@ -34,10 +34,10 @@ class KeptState:
         self._writing = asyncio.Lock()
         self._thread = threading.get_ident()
         self._is_refused = False
-        #: Whether the spider uses its state, so that the state must be read for each batch.
+        #: Whether the spider uses its state. If so, the state is read after each claim of tasks.
         self._is_used = False
         state = spider.state
-        # Skip a spider whose `state` is its own attribute.
+        # Do nothing if the spider has set its attribute `state` to a value of its own.
         if isinstance(state, State):
             state.keep_in(self._history, page=self._page)
             self._is_used = _names_state(type(spider))
@@ -84,7 +84,7 @@ class KeptState:
         return {name: self._history.view.get(name) for name in sorted(page.names)}
 
     def undo(self, lease: Lease) -> None:
-        """Undo the changes by callbacks of a page that is requeued."""
+        """Undo the state changes that the callbacks of a requeued page have made."""
         self._history.undo((lease.task.id, lease.fence))
 
     # Writes and reads.

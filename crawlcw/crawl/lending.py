@@ -1,13 +1,13 @@
 """Lend slots of a host to idle workers, and borrow slots from the owner of a host.
 
-    owner:     lends slots ──> renews the loan while heartbeats come ──> ends the loan
-    borrower:  is idle ──> sends requests and reports ──> stops ──> returns the loan's last slot
+The owner lends slots to an idle borrower, and renews the loan while the borrower sends heartbeats.
+The borrower uses the slots, reports to the owner, and returns the slots at the end.
 
-An owner lends slots of a host only while its own event loop is late or all its fetchers are busy,
-because a second process cannot speed up the crawl of the host at other times. The host must be
-healthy and have no delay. The first failure at any process ends all loans of the host: a borrower
-reports its failure to the owner and stops. Only the owner's circuit breaker decides about a rest,
-so limits and rests hold over all processes.
+An owner lends slots of a host only while its own event loop is late or all its fetchers are busy.
+At other times a second process cannot speed up the crawl of the host. The host must be healthy and
+have no delay. The first failure at any process ends all loans of the host: a borrower reports its
+failure to the owner and stops. Only the owner's circuit breaker decides about a rest, so limits and
+rests hold over all processes.
 """
 
 import logging
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 #: Length of a loan. A loan is renewed after a third of its length. If a borrower dies, its slots
 #: become free when the loan ends.
 _LOAN_LENGTH = timedelta(seconds=9)
-#: Seconds between two polls for loans: of a process that lends or borrows, of an idle process, and
-#: of any other process.
+#: Seconds between two polls for loans. `_POLL` is for a process that lends or borrows, `_IDLE_POLL`
+#: for an idle process, and `_PAUSE` for any other process.
 _POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
-#: Seconds between two heartbeats of a borrower. A borrower counts as gone after this number of
-#: missed heartbeats.
+#: Seconds between two heartbeats of a borrower. After `_MISSED_BEATS` missed heartbeats a borrower
+#: counts as gone.
 _HEARTBEAT_S, _MISSED_BEATS = 1.0, 3
 #: A host with at most this number of tasks is not lent, because its owner finishes the tasks soon.
 _MIN_TASKS = 8
@@ -112,7 +112,7 @@ class Lending:
             new - old for new, old in zip(now, self._last_sample, strict=True)
         )
         if seconds >= _PAUSE:
-            # The total lag is the sum of ten measurements a second.
+            # `lag` is the sum of the event loop's lags, which are measured ten times a second.
             self._is_overloaded = (
                 lag >= 10 * _LATE_S * seconds or cpu_seconds >= _BUSY_SHARE * seconds
             )
@@ -209,8 +209,8 @@ class Lending:
         """Apply new pages, delays and failures in a borrower's report to the host."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
-            # If an earlier owner lent the slots, it has counted the borrower's pages, but may have
-            # died before it saw the borrower's failures.
+            # If an earlier owner lent the slots, that owner has counted the borrower's pages. The
+            # failures may be uncounted, because the earlier owner may have died before it saw them.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)
         if report == old_report:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 #: Time before the next try of a login that failed because of our network or a proxy.
 _LATER = timedelta(seconds=2)
-#: Maximum seconds to write to the ledger that a login was cancelled.
+#: Maximum seconds to write the cancellation of a login to the ledger.
 _LAST_WORDS = 2.0
 _LONGEST_REASON = 300
 
@@ -44,7 +44,7 @@ _LONGEST_REASON = 300
 class Login:
     """One login of a session: its lease in the ledger, its requests and its cookies."""
 
-    identity: Identity  #: the session whose login *process* has started
+    identity: Identity  #: the session to log in
     proxy: Proxy | None  #: proxy for the login's requests
     _: KW_ONLY
     spider: Spider
@@ -55,7 +55,7 @@ class Login:
     end: Callable[[FinishReason, str], None]  #: ends the crawl
     _login_cookies: SiteCookies = field(init=False, default_factory=SiteCookies)
     _origins: dict[str, None] = field(init=False, default_factory=dict)
-    _is_innocent: bool = False  #: whether our network or a proxy may have failed the login
+    _is_innocent: bool = False  #: whether our network or a proxy may be the cause of a failure
 
     async def run(self) -> Identity | None:
         """Return the session after its login; None if another process took the login over."""

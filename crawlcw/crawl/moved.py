@@ -89,14 +89,14 @@ class MovedPages:
             target, record = await self._target(lease, home)
         except FetchError:
             return None
-        # If the target is this task's child, an earlier attempt added the target and then died.
+        # If the target's parent is this task, an earlier attempt added the target and then died.
         if record is not None and record.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)
         return self._moved_outcome(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record a page behind redirects that the attempt has followed, under the page's own URL.
+        """Record the last page of a chain of redirects as the task of that page's own URL.
 
         The page is parsed only if this process can claim the task of its URL, and if that task's
         request equals the request that was sent. In any case the redirecting task is finished.
@@ -104,7 +104,7 @@ class MovedPages:
         lease = attempt.lease
         target_request = onward(attempt.request, response, target=response.url)
         for redirect in attempt.redirects:
-            # Drop each header that a hop has dropped, because no later hop has sent the header.
+            # Keep only headers that all redirects have kept, because the last hop sent only these.
             kept_headers = onward(attempt.request, redirect, target=response.url).headers
             target_request.headers = tuple(
                 pair for pair in target_request.headers if pair in kept_headers
@@ -125,8 +125,8 @@ class MovedPages:
         try:
             page = await self.outcomes.parsed(at_home, response)
         except BaseException:
-            # Have the lease of the target's task released, because the fetcher releases only the
-            # lease of the redirecting task.
+            # Let the session release the lease of the target's task, because the fetcher releases
+            # only the lease of the redirecting task.
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
@@ -209,7 +209,7 @@ class MovedPages:
                 return False
             is_origin = task.hops > 0 and record.task.id == task.parent
             if is_origin and record.task.status is Status.PROCESSING:
-                return True  # the record's redirect has just added *task*
+                return True  # the redirect of *task*'s parent has just added *task*
             next_id = record.leads_to
             if next_id is None or next_id == task.id:
                 return next_id is not None
@@ -242,6 +242,6 @@ def _exchange(task: Task) -> tuple[object, ...]:
 
 
 def _is_plain(attempt: PageAttempt) -> bool:
-    """Return whether the request is neither a form nor a repeat, so its URL identifies the task."""
+    """Return whether the attempt's request is a GET whose URL alone identifies the task."""
     request = attempt.request
     return request.method == "GET" and attempt.lease.task.id == request.identity()[1]

@@ -52,7 +52,7 @@ class Opening:
     def open(self, host: FrontierHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has a task with *url*; return whether the host is open now.
 
-        If the host must wait for a request, its tasks are read again after the host is open.
+        If a request must be sent first, the host opens later, and its tasks are then read again.
         """
         rules = self.robots.known_rules(url, host.state.robots)
         if self.probe(host, background):

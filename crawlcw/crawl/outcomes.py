@@ -50,7 +50,7 @@ from crawlcw.model.visits import RevisitPolicy, Visit
 
 logger = logging.getLogger(__name__)
 
-#: Reasons of failures that show that the host has answered correctly.
+#: Reasons of failures that happen only after a correct response of the host.
 _AFTER_RESPONSE = frozenset(
     {
         Reason.BROWSER_CRASHED,
@@ -188,7 +188,7 @@ class Outcomes:
         if session is not None:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)
-        # A page slower than the general timeout cannot be a probe page, which uses that timeout.
+        # A probe page must be faster than the general timeout, because probes have that timeout.
         plain = plain and response.status < 300 and response.elapsed < self._max_probe_s
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
@@ -251,7 +251,7 @@ class Outcomes:
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
                 if self._stats.fetched:
-                    # A page was fetched before, so the spider's method has worked before.
+                    # A page was fetched before, so `method` has succeeded for that page.
                     self.errors.good.add(method)
                 self.errors.raised(method, raised, url=task.url)
                 # Free the host's slot now, because the errback may take long.
@@ -269,7 +269,7 @@ class Outcomes:
             raise Defer("the event loop stalled") from refusal
         await self.causes.failed(attempt, refusal)
         is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-        # Do not advise to allow a host that a redirect or a script of a rendered page requested.
+        # Give no advice if a redirect or a script of a rendered page has requested the host.
         is_first = refusal.hop <= 1 and not isinstance(refusal.__cause__, FetchError)
         if is_refused and is_first and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
@@ -292,7 +292,7 @@ class Outcomes:
         if not (isinstance(response, Response) and self._throttles(response)):
             has_answered = attempt.redirects or error.hop > 1 or error.reason in _AFTER_RESPONSE
             if has_answered or (status is not None and status < 500):
-                # The latency is 0, and so ignored, if the response was cut off.
+                # A response that was cut off has a latency of 0, which does not count.
                 self.causes.answered_well(
                     task.host, task.url, latency=attempt.latency, sent=attempt.sent
                 )
@@ -305,7 +305,7 @@ class Outcomes:
     async def failed(
         self, attempt: PageAttempt, error: FetchError, failed: Failed | None = None
     ) -> Done:
-        """Record *failed*, or a failure by *error*; run the errback if the failure is final."""
+        """Record *failed*, or else a failure made from *error*; run the errback if it is final."""
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
         if failed is None:
             # A page never waits longer than the maximum rest of a host.
@@ -468,7 +468,7 @@ class CallbackErrors:
     """Logs an error of a spider's method once, and ends the crawl if the method is broken."""
 
     def __init__(self, spider: Spider, end: End) -> None:
-        #: Names of callbacks that the spider has; None is the name of a missing errback.
+        #: Names of callbacks that the spider has. None stands for a missing errback.
         self.callbacks: set[str | None] = {None}
         self.good: set[str] = set()  #: names of methods that have succeeded on a page
         self._pages: Counter[str] = Counter()  #: number of pages on which a method raised
@@ -577,7 +577,7 @@ class InternalErrors:
         return Defer(self._last, due=wait)
 
     async def end_if_only_these_remain(self) -> None:
-        """End the crawl if each remaining page has met internal errors often enough."""
+        """End the crawl if each remaining page has met at least `_MIN_TIMES` internal errors."""
         if not self._times:
             return
         unfinished = TaskFilter(statuses=(*WAITING, Status.PROCESSING))

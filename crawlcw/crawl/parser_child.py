@@ -33,7 +33,7 @@ def _addresses() -> int:
 
 
 def _parser(kind: str) -> Callable[[bytes], object]:
-    """Return the function of the parser *kind* that makes the tree of a page."""
+    """Return the function with which the parser *kind* makes the tree of a page."""
     if kind == "lexbor":
         from selectolax.lexbor import LexborHTMLParser
 

@@ -41,12 +41,12 @@ logger = logging.getLogger(__name__)
 #: Part of `memory_budget` for trees; a quarter is for bodies, the remaining part for other memory.
 _TREES_SHARE = 3 / 8
 _COPIES = 2
-#: Memory of the parsing process for each byte of the estimated tree; at most 1.23 was measured.
+#: Memory of the parsing process for each byte of the estimated tree (measured: up to 1.23).
 _GROWTH_FACTOR = 1.25
-#: Bytes that lexbor takes for any page [measured]; with a quarter of them, lexbor segfaults.
+#: Bytes that lexbor needs for any page; lexbor segfaults with a quarter of this memory.
 _PARSER = 5 << 18
 _MAX_PROCESSES = 2
-#: Time limit of a parsing process, as a multiple of its CPU time, because it may wait for the CPU.
+#: A parsing process may wait for the CPU, so its time limit is this multiple of its CPU limit.
 _TIMEOUT_FACTOR = 12
 #: A page is refused after this number of dead processes, because one process may die by chance.
 _MAX_DEATHS = 2
@@ -87,7 +87,7 @@ class Parsing:
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
-        """Return the memory for a response's trees, and the trees; None for an unchecked page."""
+        """Return the memory for a response's trees, and its trees, or None if it has no markup."""
         body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None
@@ -120,8 +120,8 @@ class Parsing:
         rooms = dict.fromkeys((expected, max_room)) if max_room >= _PARSER else ()
         async with self._processes:
             for memory_limit in rooms:
-                # If the tree needs more memory, release all its memory before the next try, because
-                # pages that wait for one another's memory would wait for ever.
+                # If the tree needs more memory, release all memory of this page before the next
+                # try, because two pages could wait for each other's memory for ever.
                 share = await self.memory.take(memory_limit + copies_size)
                 trees: Trees | None = None
                 try:
@@ -138,7 +138,7 @@ class Parsing:
     async def _parse(self, response: Response, memory_limit: int, *, max_room: int) -> Trees | None:
         """Return the trees of a response; None if the trees take more than *memory_limit* bytes.
 
-        If *memory_limit* equals *max_room*, the result has only lexbor's tree instead of None.
+        If *memory_limit* equals *max_room*, the result lacks a tree for XPath that is too large.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, memory_limit=memory_limit, by="lexbor")
@@ -166,7 +166,7 @@ class Parsing:
         return replace(trees, tree=await run_in_thread(LexborHTMLParser, source))
 
     async def _measured(self, source: bytes, *, memory_limit: int, by: str) -> int | None:
-        """Return the size of a page's tree in bytes, by one parser; None if over *memory_limit*.
+        """Return the bytes of the tree that the parser *by* makes; None above *memory_limit* bytes.
 
         Raises `ParseRefusedError` if parsing the page does not end or has crashed two processes.
         Raises `OSError` if no process can be started.
@@ -202,7 +202,7 @@ class Parsing:
         """Parse a page in a process; return its exit code (negative for a signal) and output."""
         # uvloop would fork, which takes milliseconds in a large process. -P keeps Python from
         # importing modules beside the script. A process in a new session gets no Ctrl-C.
-        child = Popen(  # noqa: ASYNC220, S603  # it returns as soon as our own program is loaded
+        child = Popen(  # noqa: ASYNC220, S603  # `Popen` returns when our program is loaded
             (sys.executable, "-PS", parser_child.__file__, *arguments),
             # Let the child process import all modules that this process can import.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

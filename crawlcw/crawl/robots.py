@@ -144,7 +144,7 @@ class Robots:
         return max((http_rules or ALLOW_ALL).crawl_delay, (https_rules or ALLOW_ALL).crawl_delay)
 
     async def close(self) -> None:
-        """Cancel the requests for robots.txt in progress."""
+        """Cancel the requests in progress for robots.txt."""
         for _, rules_future in self._rules_by_origin.values():
             rules_future.cancel()
         await asyncio.gather(
@@ -183,7 +183,7 @@ class Robots:
                 response = await self.ask(attempt, request)
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
-                return ALLOW_ALL  # by RFC 9309, section 2.3.1.2, as if there were no robots.txt
+                return ALLOW_ALL  # allow all, as without a robots.txt (RFC 9309, section 2.3.1.2)
             is_behind = error.hop > 1
             is_for_good = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
             if is_for_good and not is_behind:
@@ -192,8 +192,8 @@ class Robots:
                 raise  # no request was sent
             message = f"{error.reason} {printable(error.message)}".strip()
             if is_behind:
-                # The rules are unreachable (RFC 9309, section 2.3.1.4), but the origin's own name,
-                # address and port work, because the origin has sent the redirect.
+                # The rules are unreachable (RFC 9309, section 2.3.1.4). The cause is the target of
+                # a redirect, because the origin itself has sent the redirect.
                 message = f"after its redirect: {message}"
             unknown = FetchError(Reason.ROBOTS_UNAVAILABLE, message)
             unknown.proxy = error.proxy
@@ -255,8 +255,8 @@ def _without_others(text: str, *, agent: str) -> str:
             delay = line
         elif _RULE.match(line):
             if is_named and delay:
-                # Repeat the names of the group, because protego ends the list of names at a delay.
-                # By RFC 9309, section 2.2.4, only the first rule ends the list.
+                # Repeat the group's names, because protego ends the list of names at a
+                # `Crawl-delay` line. By RFC 9309, section 2.2.4, only the first rule ends the list.
                 rule_lines += agent_lines
             is_named = False
             rule_lines += _spellings(line)

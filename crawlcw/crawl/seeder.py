@@ -36,9 +36,9 @@ from crawlcw.model.task import WAITING, Status, Task
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of start requests in the first batch (fetchers wait for it), and in later batches.
+#: Maximum number of start requests in the first batch, for which the fetchers wait.
 _FIRST_BATCH = 500
-_BATCH = 5_000
+_BATCH = 5_000  #: maximum number of start requests in each later batch
 #: Maximum seconds to write the last batch of start requests when the crawl ends.
 _LAST_WORDS = 2.0
 #: A spider whose seeds have more hosts than this number adds its seeds in each run.
@@ -50,7 +50,7 @@ _PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
 
 
 class RunStart:
-    """Finds or records in the ledger when the current run of the crawl began."""
+    """Finds the start time of the crawl's current run in the ledger, or records a new run."""
 
     def __init__(self, ledger: Ledger, *, lease: timedelta) -> None:
         self._ledger = ledger
@@ -120,7 +120,7 @@ class Seeder:
     def __post_init__(self, lease: timedelta) -> None:
         self._ledger = self.adder.ledger
         self.run_start = RunStart(self._ledger, lease=lease)
-        #: Whether to record the seeds' hosts for the address guard of every process.
+        #: Whether to tell all processes that the seeds' hosts may have private addresses.
         self._notes_hosts = has_own_start(self.spider)
         self._origins = self.credentials.origins  #: origins for which no new record is needed
 
@@ -165,7 +165,7 @@ class Seeder:
         limit = self.adder.max_depth
         old_limit = None if last_depth is None else last_depth["limit"]
         if last_depth is not None and old_limit == limit:
-            # Do not write, because a fetcher could request a page before `start` sets passwords.
+            # Do not write an equal limit, because fetchers could run before `start` sets passwords.
             return
         if old_limit is not None and (limit is None or limit > old_limit):
             number = await self._ledger.admin.admit_to_depth(limit)
@@ -221,7 +221,8 @@ class Seeder:
 
     def _task(self, request: Request) -> Task | None:
         self._request_count += 1
-        # The salt is equal in every process of a run, so a repeated request is the same task.
+        # The salt, a part of the task's id, is equal for an equal request in all processes of a
+        # run.
         salt = f"run {self.run_start.number} seed {self._request_count}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
@@ -236,8 +237,8 @@ class Seeder:
             )
             return None
         self._note_start(task.host)
-        # Each run must run `start` for such requests, because `dont_filter` needs a new task and
-        # `changed` repeats a task.
+        # Each run must run `start` again, because a request with `dont_filter` needs a new task in
+        # each run, and a request with `changed` may repeat a task.
         if request.dont_filter or request.changed is not None:
             self._is_repeated = True
         return task
@@ -261,7 +262,7 @@ class Seeder:
         await self.adder.add(batch)
 
     async def _note_hosts(self, hosts: set[str]) -> None:
-        """Record hosts for the address guards of all processes, up to a maximum number of hosts."""
+        """Let all processes request these hosts at private addresses, up to a maximum of hosts."""
         addresses = {host for host in hosts if is_address(host)}
         new_hosts = set[str]()
         for of_kind, noted_hosts, limit in (
@@ -279,8 +280,8 @@ class Seeder:
 def fingerprint(spider: Spider) -> str | None:
     """Return a digest that changes if the spider may yield other start requests; None if unknown.
 
-    The digest covers the spider's arguments and source files, and the plain values of its classes
-    and modules.
+    The digest covers the spider's arguments and source files, and the simple values (such as
+    numbers, texts and lists) of the spider's classes and modules.
     """
     kinds = type(spider).__mro__
     try:
@@ -323,7 +324,7 @@ def _plain_form(value: object) -> object:
 
 
 def _named_values(values_by_name: Mapping[str, object]) -> list[object]:
-    """Return the names and plain values in *values_by_name*; other values give their type."""
+    """Return each name and its value, or the type's name if `_plain_form` refuses the value."""
     parts: list[object] = []
     for name, value in sorted(values_by_name.items()):
         if not name.startswith("__"):

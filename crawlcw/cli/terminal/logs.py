@@ -1,4 +1,4 @@
-"""Set up the log of the commands, in which each record is one line, whatever its content.
+"""Set up logging for the commands, and write each log record as one line.
 
 `printable` escapes every message, so that an escape sequence or a line feed in a crawled URL cannot
 rewrite the terminal or forge a line of the log. Passwords and keys are removed from URLs. Repeated
@@ -31,7 +31,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 R = TypeVar("R")
 
-#: Maximum length of a whole log message; texts within the message have lower limits.
+#: Maximum length of a whole log message; a text within the message has a smaller maximum.
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
 _INDENT = "    "
@@ -146,7 +146,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, pid, message, and the record's extra fields.
 
-    Each log record of crawlcw has a field `event`, whose values do not change, unlike messages.
+    Each record of crawlcw has a field `event`, whose values stay the same if messages change.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -198,9 +198,9 @@ def _plain(value: object) -> Any:
 class TerseHandler(logging.Handler):
     """Writes log records to *stream*, or to the current `sys.stderr`, and counts repeated records.
 
-    In each minute the first five records with the same event and reason are written, then the
-    number of further records. Only records of crawlcw are counted; records of a spider and debug
-    records are always written.
+    In each minute the handler writes the first five records with the same event and reason. Then it
+    writes the number of further such records. Only records of crawlcw are counted; records of a
+    spider and debug records are always written.
     """
 
     def __init__(
@@ -261,6 +261,6 @@ def _is_counted(record: logging.LogRecord) -> bool:
 
 
 def _event_and_reason(record: logging.LogRecord) -> tuple[str, str]:
-    # A record without an event is counted by the template of its message.
+    # If a record has no event, use the template of its message as the event.
     event = getattr(record, "event", None) or record.msg
     return str(event), str(getattr(record, "reason", ""))

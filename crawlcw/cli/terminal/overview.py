@@ -20,16 +20,16 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-#: Number of the display's lines outside of tables, and of a table's lines that are no rows.
+#: Number of lines outside of the tables, and number of lines of each table besides its rows.
 _FRAME, _TABLE = 8, 4
 _LONGEST_NAME = 50
 _DRAINED = "drained: nothing is left to do"
 _MAX_REASONS = 6
-#: Seconds of lag of a worker's event loop from which the lag is shown in red.
+#: The display shows the lag of a worker's event loop in red if the lag is at least this long.
 _MAX_LAG_S = 1.0
 #: Fields of a worker's `Vitals` that the JSON object shows.
 _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored", "items")
-#: Age from which counts of tasks are shown with their age.
+#: If the counts of tasks are older than this, the display also shows how old the counts are.
 _FRESH_AGE = timedelta(seconds=5)
 
 

@@ -28,7 +28,7 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: Pause until the next count of tasks, as a multiple of the duration of the last count.
+#: The next count of tasks starts after this multiple of the time that the last count took.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _MAX_ROWS = 8
@@ -97,13 +97,13 @@ class Progress:
         self._next_count = 0.0
 
     async def poll(self) -> None:
-        """Count the ledger's tasks again, unless counts would take more than 5 % of the time."""
+        """Count the ledger's tasks again, but spend at most 5 % of the crawl's time on counts."""
         started_at = self._clock()
         if started_at >= self._next_count:
             try:
                 self.counts = await self.crawl.ledger.queries.counts()
             except LedgerError as error:
-                # Keep the last counts; the crawl itself logs the outage of the ledger and waits.
+                # Keep the last counts. The crawl itself logs that the ledger does not answer.
                 logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
                 self._done_rate.add(self.done_count, now=self._clock())
@@ -235,7 +235,7 @@ def _names_part(report: Report) -> dict[str, str]:
 
 
 def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
-    """Return the first numbers as texts, and the sum of the other numbers."""
+    """Return the first `_MAX_ROWS` numbers as texts, and the sum of all further numbers."""
     entries = list(numbers.items())
     rows = {printable(name): f"{number:,}" for name, number in entries[:_MAX_ROWS]}
     if remainder := entries[_MAX_ROWS:]:

@@ -16,7 +16,7 @@ import click
 from crawlcw.model.counters import Counters
 from crawlcw.model.durations import format_duration
 
-#: The colour of each status, with its name in click and in rich.
+#: The colour of each status. click and rich use the same names for these colours.
 STATUS_COLOURS = {
     "todo": "cyan",
     "processing": "yellow",
@@ -48,7 +48,7 @@ def stalls(counters: Counters) -> dict[str, str]:
 
 
 def coloured(text: str, status: str) -> str:
-    """Return *text* in the colour of *status*, or unchanged if *status* is not a status."""
+    """Return *text* in the colour of *status*, or without a colour if *status* has none."""
     return click.style(text, fg=STATUS_COLOURS[status]) if status in STATUS_COLOURS else text
 
 
