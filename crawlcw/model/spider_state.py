@@ -1,9 +1,10 @@
 """Define the spider state (`self.state`), the values that all pages of a crawl share. No I/O.
 
-The crawl writes a page's state changes before the page's outcome. If the process crashes after it
-has written only the changes, the page runs again and repeats its changes. A repeated assignment
-does no harm. A number that a page adds is stored as pending, separate from the values, until the
-page's outcome is recorded. If the page runs again, its new numbers replace its pending numbers.
+The crawl writes a page's state changes before the page's outcome. If the process crashes between
+these two writes, the page runs again and makes the changes again. A repeated assignment does no
+harm. A number that a page adds is stored as pending, separate from the values, until the page's
+outcome is recorded. If the page runs again, the numbers of the new run replace the pending numbers
+of the earlier run.
 """
 
 import math
@@ -17,7 +18,7 @@ from crawlcw.model.values import check, clean, frozen, size, text
 
 #: The size limit of all names and values of a spider state together, in bytes.
 LARGEST = 1 << 20
-#: The task id for state changes outside of pages, which are never pending.
+#: The task id of state changes that no page makes. The numbers of such changes are never pending.
 NO_PAGE = bytes(16)
 _LARGEST_INTEGER = (1 << 63) - 1
 _DELETED = object()
@@ -28,7 +29,7 @@ Run = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class PageSums:
-    """The numbers that one run of a page has added to the spider state, by name."""
+    """The numbers that one run of a page has added to the named values of a spider state."""
 
     fence: int
     sums: Mapping[str, float]
@@ -60,14 +61,14 @@ def visible_values(state: StoredState | None) -> dict[str, Any]:
 
 def _add_sums(values: dict[str, Any], sums: Mapping[str, float]) -> None:
     for name, number in sums.items():
-        # Skip a name to which another process has meanwhile assigned a value that is no number.
+        # Drop the sum if another process has assigned, for example, a text to the name.
         if is_number(value := values.get(name, 0)):
             values[name] = value + number
 
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """The changes of the spider state by one run of a page."""
+    """The changes that a page makes in the spider state when its callback runs once."""
 
     run: Run
     recorded: int  #: fence of the task's last run with a recorded outcome
@@ -83,7 +84,7 @@ class Page:
         return self.values.keys() | self.sums.keys()
 
     def write_to(self, values: dict[str, Any], pending: dict[bytes, PageSums]) -> None:
-        """Make the run's changes in the values and pending numbers of a spider state."""
+        """Apply the changes of this run to *values* and *pending*, the parts of a spider state."""
         task_id, fence = self.run
         earlier_sums = pending.get(task_id)
         if earlier_sums is not None and earlier_sums.fence > fence:
@@ -92,7 +93,7 @@ class Page:
             _add_sums(values, earlier_sums.sums)
         pending.pop(task_id, None)
         for name, value in self.values.items():
-            # An assignment to a name drops the numbers that other pages have added to it.
+            # The new value replaces all sums of the name. This page's old sums are removed above.
             for other_id in [other_id for other_id, added in pending.items() if name in added.sums]:
                 other_sums = {
                     n: number for n, number in pending[other_id].sums.items() if n != name
@@ -109,12 +110,12 @@ class Page:
 
 
 class History:
-    """The spider state in one process: the ledger's state with the changes of local pages."""
+    """The state that the ledger stores, plus the changes of the pages that this process runs."""
 
     def __init__(self) -> None:
         self.stored = StoredState()
         self._pages: dict[Run, Page] = {}  #: running pages, and ended pages to write
-        #: Maps each ended run to whether the pending numbers of the run count.
+        #: Maps each ended run to whether its pending numbers are kept (True) or dropped (False).
         self._ends: dict[Run, bool] = {}
         self._writing: list[Page] = []
         self._page_of_outside_changes: Page | None = None  #: changes outside of pages
@@ -131,7 +132,7 @@ class History:
         self._pages[page.run] = page
         self._ends.pop(page.run, None)
         if page.run[0] in self.stored.pending:
-            # Hide the numbers of an earlier run of the page, which a crash has interrupted.
+            # A crash interrupted an earlier run of the page. Remove that run's numbers from `view`.
             self._rebuild()
 
     def assign(self, page: Page | None, name: str, value: Any) -> None:
@@ -159,7 +160,7 @@ class History:
             page.sums[name] = page.sums.get(name, 0) + number
 
     def end(self, page: Page) -> None:
-        """Record that a page's callback has ended, and undo the page's changes if it failed."""
+        """Record that a callback has ended, and undo the page's changes if the callback failed."""
         page.has_ended = True
         if self._pages.get(page.run) is not page:
             return
@@ -183,9 +184,9 @@ class History:
             self._rebuild()
 
     def settle(self, run: Run, *, recorded: int) -> None:
-        """Decide whether a task's pending numbers count, because an outcome of *run* is recorded.
+        """Keep or drop the task's pending numbers after the ledger recorded an outcome of *run*.
 
-        *recorded* is the fence of the task's previous recorded outcome.
+        *recorded* is the fence of the lease that ended with the task's previous outcome.
         """
         added = self.stored.pending.get(run[0])
         if added is None:
@@ -193,12 +194,12 @@ class History:
         if added.fence == run[1]:
             self._ends.setdefault(run, True)
         elif added.fence < run[1]:
-            # A crash interrupted the run with pending numbers, and the newer *run* added nothing.
+            # The numbers are of a run before *run*. Keep them if that run's outcome was recorded.
             self._ends[run[0], added.fence] = added.fence == recorded
             self._rebuild()
 
     def unknown(self) -> list[Run]:
-        """Return the runs with pending numbers for which this process knows no outcome."""
+        """Return each run that has pending numbers and whose outcome this process does not know."""
         runs = [(task_id, added.fence) for task_id, added in self.stored.pending.items()]
         return [run for run in runs if run not in self._pages and run not in self._ends]
 
@@ -209,7 +210,7 @@ class History:
     # The writes.
 
     def unwritten(self, running: Page | None = None) -> list[Page]:
-        """Return the pages with unwritten changes: all ended pages, and the page *running*."""
+        """Return the ended pages that have unwritten changes, and *running* if it has any."""
         pages = [page for page in self._pages.values() if page.has_ended or page is running]
         return [page for page in pages if page.values or page.sums]
 
@@ -223,12 +224,12 @@ class History:
         self._set_stored(new_state)
         for page in self._writing:
             if self._pages.get(page.run) is not page:
-                self._rebuild()  # the page was undone during the write
+                self._rebuild()  # the page's changes were undone during the write
             elif page.has_ended:
                 del self._pages[page.run]
 
     def load(self, stored: StoredState) -> None:
-        """Continue with the ledger's spider state, which other processes have changed."""
+        """Replace the stored state, because other processes have changed it in the ledger."""
         self._set_stored(stored)
         self._rebuild()
 
@@ -282,14 +283,15 @@ class History:
 
 
 class State(MutableMapping[str, Any]):
-    """The values that a spider keeps between its pages, a mapping of names to values of items.
+    """A mapping of names to values that all pages of a spider share.
 
-    - The ledger stores a callback's changes before the page counts as done. A callback that raises
-      changes nothing.
+    - The ledger stores a callback's state changes before it stores the page's outcome. If a
+      callback raises an error, the spider state does not change.
     - All processes of a crawl share one spider state.
-    - If two pages assign to the same name, the later commit wins. `add` counts exactly, even if a
-      crash makes a page run again.
-    - Lists and dictionaries in the state are read-only, so assign a new list instead.
+    - If two pages assign to the same name, the spider state keeps the assignment that the ledger
+      stores last. `add` counts exactly, even if a crash makes a page run again.
+    - A value has one of the types that an item's values may have. Lists and dictionaries in the
+      state are read-only, so assign a new list instead.
     - In a test of a callback without a crawl, the spider state is a mapping in memory.
     """
 
@@ -297,7 +299,7 @@ class State(MutableMapping[str, Any]):
         self.keep_in(History(), page=lambda: None)
 
     def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
-        """Store values in *history*; *page* returns the page whose callback is running."""
+        """Store values in *history*; the function *page* returns the page whose callback runs."""
         self._history = history
         self._page = page
 
@@ -326,10 +328,10 @@ class State(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def add(self, name: str, number: float = 1) -> None:
-        """Add *number* to the value of *name*, or to 0; concurrent processes lose no addition.
+        """Add *number* to the value of *name*; an absent value counts as 0.
 
-        Raises `TypeError` if the value or *number* is not a number, and `OverflowError` if the sum
-        is an integer of more than 64 bits.
+        Concurrent additions are all counted. Raises `TypeError` if the value or *number* is not a
+        number, and `OverflowError` if the sum is an integer of more than 64 bits.
         """
         if not is_number(number) or not math.isfinite(number):
             raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")

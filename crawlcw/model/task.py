@@ -23,12 +23,12 @@ from crawlcw.model.visits import Visit
 
 #: The bytes of a task's id: first the host's digest, then the request's digest.
 HOST_BYTES, _REQUEST_BYTES = 6, 10
-#: A file name without a path, so that a ledger's field cannot name another file of the machine.
+#: A file name without a path, so that a ledger cannot name a file outside of the WARC folder.
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 
 class Status(IntEnum):
-    """The status of a task, with the numbers of the Coordinator-Worker pattern."""
+    """The status of a task, a number that the Coordinator-Worker pattern defines."""
 
     TODO = 0  #: waiting for a coordinator
     FAILED = 20  #: the last attempt failed, and another attempt follows
@@ -53,7 +53,7 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The data of a tracked task, which every worker that claims the task receives."""
+    """The values of a tracked task that a worker receives when it claims the task."""
 
     data: Mapping[str, Any] | BlobRef = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)  #: results by stage
@@ -61,7 +61,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """The options of one request that override its spider's settings, stored with the task.
+    """The options of a request, each of which overrides a setting of the spider.
 
     An option is None if the setting applies. All options are plain values, see `model.values`.
     """
@@ -97,7 +97,7 @@ class RequestOptions:
 
 
 _NAMES = tuple(field.name for field in fields(RequestOptions))
-#: The options of nearly every request, as one shared object that code compares by `is`.
+#: The options of each request that sets no option. Code tests for this object by `is`.
 NO_OPTIONS = RequestOptions()
 
 
@@ -111,18 +111,18 @@ class StoredPage:
     """The position of a page's stored body, a record in one of the spider's WARC files."""
 
     file: str  #: file name without a path, because the folder may be moved
-    offset: int  #: bytes of the file before the record
+    offset: int  #: number of bytes in the file before the record
     length: int  #: compressed size of the record in bytes
 
     @property
     def is_sound(self) -> bool:
-        """Whether the stored position is valid, and its file is inside of the folder."""
+        """Whether the position is valid, and `file` names a file in the folder of WARC files."""
         return _FILE.fullmatch(self.file) is not None and self.offset >= 0 and self.length > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A task as the ledger stores it, without the results of the task."""
+    """The fields of a task in the ledger; `Record` adds the task's errors, response and items."""
 
     id: bytes  #: 16 bytes, see `task_id`
     url: str  #: the URL without userinfo and fragment; the key of a tracked task
@@ -135,7 +135,7 @@ class Task:
     context: Mapping[str, Any] | BlobRef | None = None  #: the spider's values
     options: RequestOptions = NO_OPTIONS
     depth: int = 0  #: number of links from a start URL to the page
-    parent: bytes | None = None  #: id of the task whose page had the link to this page
+    parent: bytes | None = None  #: id of the task whose page contained the link to this task's URL
     hops: int = 0  #: number of consecutive redirects that led to this task
     priority: int = 0  #: higher first
     status: Status = Status.TODO
@@ -149,9 +149,9 @@ class Task:
     retry: int = 0  #: failed attempts
     lost: int = 0  #: number of workers that crashed while they ran only this task
     quarantine_fence: int | None = None
-    """The field is None if no worker has crashed with this task since the task was last finished,
-    and 0 after the first crash. The field of a quarantined task is the fence of the last claim
-    whose worker ran the task alone, or released the task; see `transitions.is_quarantined`."""
+    """`quarantine_fence` is None if no worker has crashed with this task since the task was
+    last finished. It is 0 after the first crash. In a quarantined task it is the fence of the last
+    lease whose holder ran the task alone or released it; see `transitions.is_quarantined`."""
     reason: Reason | None = None
     visit: Visit | None = None  #: the last visit of the page, if the page was ever finished
     revisit: datetime | None = None  #: time after which the next run visits the page again
@@ -163,13 +163,13 @@ class Task:
 class ChangedTask(Task):
     """A task that must be done again if it was last done before its page *changed*.
 
-    The ledger compares *changed* when it adds the task, and does not store *changed*.
+    The ledger only compares *changed* with the `update_time` of the task that it has stored.
     """
 
     changed: datetime
 
     def capped_at(self, moment: datetime) -> "ChangedTask":
-        """Return the task with *changed* reduced to *moment* if *changed* is later."""
+        """Return the task with *moment* as `changed` if `changed` is later than *moment*."""
         return self if self.changed <= moment else replace(self, changed=moment)
 
 
@@ -177,7 +177,7 @@ class ChangedTask(Task):
 class Lease:
     """A lease, which is one worker's right to work on a task until `expires`."""
 
-    task: Task  #: state of the task before the claim, restored by `release`
+    task: Task  #: the task before the claim; `release` restores its status and `due`
     token: str
     fence: int
     expires: datetime
@@ -214,7 +214,7 @@ class ResponseInfo:
     final_url: str
     content_type: str | None = None
     bytes: int = 0  #: size of the decoded body
-    elapsed: float = 0.0  #: seconds for the response, with all redirects of the attempt
+    elapsed: float = 0.0  #: seconds for the response and for all redirects before it
     etag: str | None = None
     last_modified: str | None = None
     truncated: str | None = None  #: why the body is incomplete; None: a complete body
@@ -250,7 +250,7 @@ def task_id(
     """Return the id of the task for a request, 16 bytes.
 
     The id begins with the host's digest, so that the tasks of a host are adjacent in the index.
-    Another *salt* makes a second task for the same request, see `Request.dont_filter`.
+    Requests that differ only in *salt* are different tasks, see `Request.dont_filter`.
     """
     content = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
     return (

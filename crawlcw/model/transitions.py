@@ -3,8 +3,8 @@
 `TABLE` contains every possible change of a task's status. The functions of this file decide the
 changes, and the ledgers only apply them. The diagram in the manual is generated from `TABLE`.
 
-A `Change` has the new fields of a task. A ledger applies a change only if the task still has the
-status and the fence from which this module computed the change.
+A `Change` has the new fields of a task. This module computes a change from a task's status and
+fence. A ledger applies the change only if the task still has this status and this fence.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from crawlcw.model.visits import Visit
 KEPT_TRACE = 20
 _MESSAGE_LIMIT = 500
 #: The first and the longest wait of a task after it crashed a worker; each wait doubles. During the
-#: wait other tasks run, and an accidental cause of the crash may end.
+#: wait other tasks run, and a temporary problem that caused the crash may end.
 _FIRST_REST = timedelta(seconds=1)
 _LONGEST_REST = timedelta(minutes=5)
 
@@ -47,11 +47,11 @@ class Event(StrEnum):
     CLAIM = "claim"
     TAKE_OVER = "take over"  #: a worker claims the task after another worker's lease expired
     LOSE = "lose"  #: the worker crashed while it ran only this task
-    ABANDON = "abandon"  #: the last allowed worker crashed, so the crawl gives up the task
+    ABANDON = "abandon"  #: workers crashed `max_lost` times, so the crawl gives up the task
     FINISH = "finish"
     CONFIRM = "confirm"  #: visited again, and unchanged
     FAIL = "fail"  #: another attempt follows
-    GIVE_UP = "give up"  #: the task failed finally, or is unwanted
+    GIVE_UP = "give up"  #: no attempt follows, because the task failed or is unwanted
     RELEASE = "release"
     GIVE_UP_HOST = "give up host"  #: the crawl gave up the task's host
     RETRY = "retry-failed"
@@ -63,7 +63,7 @@ class Event(StrEnum):
     ADMIT = "admit"  #: a link that was too deep is now within the limit
 
 
-#: Maps a status and an event to the possible next statuses. No other pair can happen.
+#: Maps a status and an event to the possible next statuses. Events without an entry cannot occur.
 TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # A link that is too deep becomes an ignored task, because a later crawl may go deeper.
     (None, Event.ADD): (Status.TODO, Status.IGNORED),
@@ -97,7 +97,8 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # An ignored task that was once a good page may be visited again.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
     (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
-    # A page whose callback raised an error is ignored, and finished after a good `reparse`.
+    # The page is ignored because its callback failed. A `reparse` without an error finishes the
+    # page.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
 #: Maps a status and an event to the next status, if only one next status is possible.
@@ -116,7 +117,7 @@ class Progress:
 
     worker: str  #: name of the worker that had the lease
     started_at: datetime
-    stage: str | None = None  #: stage of the attempt; None: `callback` of the task
+    stage: str | None = None  #: stage of the attempt; if None, the task's `callback` is the stage
     data: Mapping[str, Any] | BlobRef | None = None  #: None: unchanged
     results: Mapping[str, Any] = field(default_factory=dict)  #: new results by stage
 
@@ -129,7 +130,7 @@ class Succeeded:
     items: tuple[Mapping[str, Any], ...] = ()
     visit: Visit | None = None  #: the visit of the page
     revisit: datetime | None = None  #: time of the next visit, if any
-    kept_versions: int = 0  #: number of last visits whose items the ledger keeps
+    kept_versions: int = 0  #: how many of the latest visits keep their items in the ledger
     stored: StoredPage | None = None  #: position of the stored body, if any
     progress: Progress | None = None
 
@@ -141,7 +142,7 @@ class Moved(Succeeded):
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Unchanged(Succeeded):
-    """The outcome of a repeated visit that found no change, so the page keeps its items."""
+    """The outcome of a visit that found the page unchanged; the ledger keeps the old items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,7 @@ class Change:
     revisit: datetime | None = None  #: time of the next visit of a done task
     kept_versions: int = 0  #: number of last visits whose items are kept
     stored: StoredPage | None = None  #: None: unchanged
-    fetched: datetime | None = None  #: fetch time of the items' page; None: `update_time`
+    fetched: datetime | None = None  #: time of the items' fetch; if None, `update_time` is it
     progress: Progress | None = None  #: new data and results of a tracked task
     trace: AttemptRecord | None = None  #: entry to add to the task's `trace`
     next: Advanced | None = None  #: new stage and context; None: unchanged
@@ -206,7 +207,7 @@ class Change:
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """A lease, and the change of the leased task that ends the lease."""
+    """A lease, and the change with which the ledger updates the task and ends the lease."""
 
     lease: Lease
     change: Change
@@ -234,12 +235,12 @@ class BulkChange:
 
     @property
     def parts(self) -> tuple["BulkChange", ...]:
-        """The change itself, and the separate change of leased tasks if there is one."""
+        """The change itself, and the change in `for_leased` if `for_leased` is not None."""
         return (self,) if self.for_leased is None else (self, self.for_leased)
 
 
 def _bulk(event: Event, **fields: Any) -> BulkChange:
-    """Return the bulk change for an event that has only one next status in `TABLE`."""
+    """Return the bulk change for *event*, for which `TABLE` has only one next status."""
     from_statuses = tuple(status for status in Status if (status, event) in TABLE)
     (target_status,) = {
         new_status for status in from_statuses for new_status in TABLE[status, event]
@@ -252,21 +253,22 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
         change,
         from_statuses=(Status.PROCESSING,),
         forgets=(*change.forgets, *LOCK),
-        # Raise the fence, because later writes by the last holder of the lease must fail.
+        # Raise the fence, so that the worker that last leased the task cannot write later.
         raises_fence=True,
         ends_leases=True,
     )
     return replace(change, for_leased=leased_change)
 
 
-#: The counters to reset if the task must look as if it was never tried.
+#: The counters that become 0, so that a task counts its attempts and crashes from the beginning.
 _ATTEMPT_COUNTERS = ("retry", "lost")
 #: The change of tasks by `retry-failed`, which applies only to tasks that `retries` accepts.
 RETRY = _bulk(Event.RETRY, resets=_ATTEMPT_COUNTERS, wakes_hosts=True)
 #: The change of waiting tasks that the user withdraws from the workers.
 WITHDRAW = _bulk(Event.WITHDRAW)
-#: The change of tasks to do again, possibly in another stage. The new fence makes claims of the old
-#: state fail. The change drops the page's validators, because a 304 would leave the page unparsed.
+#: The change of tasks to do again, possibly in another stage. The new fence refuses a claim by an
+#: older read of the task. The change drops the page's validators, because a 304 would leave the
+#: page unparsed.
 REOPEN = _bulk(
     Event.REOPEN,
     resets=_ATTEMPT_COUNTERS,
@@ -274,13 +276,13 @@ REOPEN = _bulk(
     raises_fence=True,
     wakes_hosts=True,
 )
-#: Maps the status of a changed page to the reasons with which the page is reopened; None: any
-#: reason.
+#: The statuses in which a changed page is done again, each with the reasons that the task may have.
+#: None means any reason.
 REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
     Status.IGNORED: RETRIED_REASONS,
 }
-#: The change of pages to visit again, which keep their items until the visit.
+#: The change that makes pages due for another visit. Each page keeps its items until that visit.
 REVISIT = _bulk(Event.REVISIT, resets=_ATTEMPT_COUNTERS, raises_fence=True, wakes_hosts=True)
 #: The change of links that were too deep, if a deeper crawl or a shorter path now admits them.
 ADMIT = _bulk(
@@ -288,7 +290,7 @@ ADMIT = _bulk(
 )
 #: The change of waiting tasks after the crawl has given up their host.
 GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
-#: The change that claims many new tasks, to which the ledger adds the fields of the lease.
+#: The change that claims many new tasks. The ledger adds the fields of the leases to the change.
 CLAIM = _bulk(Event.CLAIM, raises_fence=True)
 
 
@@ -301,10 +303,10 @@ def too_deep(task: Task) -> Task:
 def claim(
     task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int
 ) -> Change | None:
-    """Return the change of *task* by a claim; None if the task is not due at *now*.
+    """Return the change with which a worker claims *task*; None if it is not due at *now*.
 
-    If the last worker crashed while it ran only this task, the change makes the task due later, or
-    gives up the task after *max_lost* crashes.
+    If the last worker crashed while it ran only this task, the change postpones the task instead.
+    After *max_lost* such crashes, the change gives up the task instead.
     """
     if task.due is None or task.due > now or task.status in DONE:
         return None
@@ -329,7 +331,7 @@ def claim(
 
 
 def losses(task: Task) -> int:
-    """Return the number of workers that *task* has crashed, including the last holder's crash.
+    """Return how many workers crashed while they ran only *task*, including its last holder.
 
     A crashed worker counts only if it ran no other task beside *task*, see `Leases.begin`, because
     any of several tasks may have crashed the worker.
@@ -338,16 +340,16 @@ def losses(task: Task) -> int:
 
 
 def began_alone(lease: Lease) -> bool:
-    """Return whether a worker runs only the task of *lease*, a lease from `Leases.leases_of`."""
+    """Return whether a worker runs only *lease*'s task; `Leases.leases_of` returned *lease*."""
     return lease.task.quarantine_fence == lease.fence
 
 
 def is_quarantined(task: Task) -> bool:
-    """Return whether a worker must run *task* alone; *task* is the task before the claim.
+    """Return whether a worker must run *task* alone; pass the task as it was before the claim.
 
     The quarantine of a task begins after two workers in a row crashed with a lease of the task, and
-    ends when the task is finished. One crash proves nothing, because the system may have killed the
-    worker, which may have had hundreds of leases.
+    ends when the task is finished. After one crash the cause is unknown, because the worker may
+    have had hundreds of other tasks, or the system may have killed the worker.
     """
     return bool(task.quarantine_fence) or (
         task.quarantine_fence is not None and task.status is Status.PROCESSING
@@ -355,13 +357,13 @@ def is_quarantined(task: Task) -> bool:
 
 
 def _quarantine_fence(task: Task) -> int | None:
-    """Return the `quarantine_fence` of *task* after a claim: 0 after the first crashed worker."""
+    """Return the `quarantine_fence` that *task* gets by a claim, see `Task.quarantine_fence`."""
     lost_before = task.quarantine_fence is not None or task.status is Status.PROCESSING
     return task.quarantine_fence or 0 if lost_before else None
 
 
 def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
-    """Return the change of a task that cannot be claimed now, because it crashed a worker."""
+    """Return the change that postpones or gives up *task*, because the task crashed a worker."""
     rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
         status = _ONLY_RESULT[task.status, Event.ABANDON]
@@ -378,7 +380,7 @@ def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool)
         status=status,
         due=None if is_last else now + rest,
         update_time=now,
-        # Raise the fence, because later writes by the last holder of the lease must fail.
+        # Raise the fence, so that the worker that last leased the task cannot write later.
         fence=task.fence + 1,
         settled=task.settled,
         retry=task.retry,
@@ -392,7 +394,7 @@ def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool)
 def settle(
     lease: Lease, outcome: Outcome, *, now: datetime, policy: RetryPolicy, chance: float
 ) -> Settlement:
-    """Return the change of a leased task by *outcome*; *chance* in [0, 1) is the jitter."""
+    """Return the settlement for *outcome*; *chance* in [0, 1) varies the wait before a retry."""
     match outcome:
         case Moved():
             change = replace(
@@ -506,14 +508,14 @@ def _change_of_failed_attempt(
 
 
 def release(lease: Lease, *, now: datetime) -> Settlement:
-    """Return the change that restores the task's status and `due`, and counts no attempt.
+    """Return the change that restores the task's status and `due` without counting an attempt.
 
     `deferred_lease` may have set a later `due` in the lease's task.
     """
     task = lease.task
     status, due = task.status, task.due
     if status is Status.PROCESSING:
-        # The claim took over an expired lease, so derive the status before the expired lease.
+        # The claim took over an expired lease. Restore the status from before the expired lease.
         status = _waiting_status(task)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
@@ -541,10 +543,11 @@ def reparse(
     now: datetime,
     kept_versions: int = 0,
 ) -> Settlement | None:
-    """Return the change for the new *items* of a page after its stored body was parsed again.
+    """Return the change that stores *items*, the result of parsing a stored page again.
 
     Returns None if the task is neither finished nor ignored. *response* is the stored response. No
-    worker has the settlement's lease, so the ledger only compares the task's status and fence.
+    worker leases the task, so the ledger compares no token, but only the task's status and its
+    fence.
     """
     if (task.status, Event.REPARSE) not in TABLE:
         return None
@@ -555,7 +558,7 @@ def reparse(
         event=Event.REPARSE,
         status=_ONLY_RESULT[task.status, Event.REPARSE],
         update_time=update_time,
-        # Raise the fence, so that other outcomes of the page are refused from now on.
+        # Raise the fence, so that the ledger refuses an outcome computed from the old fence.
         fence=task.fence + 1,
         settled=task.fence + 1,
         retry=task.retry,
@@ -572,14 +575,14 @@ def reparse(
 
 
 def deferred_lease(lease: Lease, *, due: datetime) -> Lease:
-    """Return *lease* changed so that the release of the lease makes the task due at *due*."""
+    """Return a copy of *lease*; if the copy is released, the task becomes due at *due*."""
     return replace(lease, task=replace(lease.task, due=due))
 
 
 def ended_since(task: Task, moment: datetime | None) -> bool:
-    """Return whether a task's lease, which may have expired, ends at *moment* or later.
+    """Return whether *task* has a lease whose end is at *moment* or later.
 
-    The result is False if *moment* is None, or if the task is not processing.
+    A past end counts too. The result is False if *moment* is None, or if *task* has no lease.
     """
     if moment is None or task.due is None:
         return False
@@ -587,10 +590,10 @@ def ended_since(task: Task, moment: datetime | None) -> bool:
 
 
 def lease_of(task: Task) -> Lease:
-    """Return the lease of a leased task, equal to the lease that its holder has.
+    """Return the lease of *task*, equal to the lease that the worker got by its claim.
 
-    The ledger does not store the status before the claim, so this function derives the status and
-    the `due` that `release` must restore.
+    `release` must restore the status and the `due` that the task had before the claim. The ledger
+    does not store them, so this function derives them.
     """
     assert task.lock is not None
     assert task.due is not None
@@ -606,7 +609,7 @@ def _waiting_status(task: Task) -> Status:
 
 
 def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:
-    """Return a settlement that fails the task finally, because the store refused its outcome."""
+    """Return a settlement that fails the task for ever, because the store refused the outcome."""
     lease, change = settlement.lease, settlement.change
     failure = Failed(reason=reason, message=message, stored=change.stored, last=True)
     failed_change = _change_of_failed_attempt(

@@ -3,11 +3,12 @@
 The address of a URL is the text that a browser would send (WHATWG URL Standard). The identity of a
 URL is a normal form of its address, so that two spellings of a URL are one task. Only the library
 Ada parses URLs, because two parsers that disagree about a link's host would be a security hole. As
-an exception, this module joins a path of plain names as text to an origin that Ada has parsed.
+an exception, this module itself appends a plain path, such as `/a/b`, to an origin that Ada has
+parsed.
 
-Every function of this module accepts crawled text. A function raises `FetchError` with a `url-*` or
-`refused-*` reason for a text that is not a URL to fetch. `resolver`, which sees every link of a
-page, returns a `Refusal` instead.
+Every function of this module may be called with untrusted text from a crawled page. A function
+raises `FetchError` with a `url-*` or `refused-*` reason for a text that is not a URL to fetch.
+`resolver`, which sees every link of a page, returns a `Refusal` instead.
 """
 
 import re
@@ -26,22 +27,22 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.model.page_value import page_value
 from crawlcw.model.sanitize import redacted
 
-#: The maximum number of characters of a URL, which protects the parser (RFC 9110, section 4.1). A
-#: setting of the crawl may limit links to fewer characters, see `TrapPolicy`.
+#: The maximum number of characters of a URL (RFC 9110, section 4.1). This limit protects the
+#: parser. A setting of the crawl may limit links to fewer characters, see `TrapPolicy`.
 MAX_LENGTH = 8000
-#: The maximum length of cached URLs, because longer URLs rarely occur twice and fill the caches.
+#: The maximum length of cached URLs. Longer URLs would fill the caches, and rarely occur twice.
 LONGEST_CACHED = 2000
 #: The maximum length of a host name with a final dot (RFC 1035, section 2.3.4).
 _LONGEST_HOST = 254
 _SCHEMES = ("http://", "https://")
 #: An offset in a URL behind the slashes after the scheme, so that the next slash begins the path.
 _BEFORE_PATH = len("http://") + 1
-#: A host that ends in a number, which is an IPv4 address or invalid (WHATWG URL Standard).
+#: Finds a number at a host's end. Such a host is an IPv4 address or invalid (WHATWG URL Standard).
 _ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
 #: An IPv4 address as four decimal numbers below 256, without leading zeros.
 _IPV4 = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z")
 _CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
-#: The marks of a link that may name a host, which are two slashes or a scheme.
+#: Finds two slashes or a scheme. A link that has neither cannot name a host.
 _MAY_NAME_HOST = re.compile(r"[/\\]{2}|[A-Za-z][A-Za-z0-9+.-]*:")
 _AUTHORITY = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*([^/\\?#]*)")
 _PORT = re.compile(r":[0-9]*\Z")
@@ -53,15 +54,15 @@ _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
 _PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+/)(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_FOLDER = re.compile(rf"(https?://[a-z0-9.:-]+)(/(?:{_NAME}/)*)")
 _ESCAPE = r"%(?:[2-7][0-9A-Fa-f]|[0-9A-Fa-f][a-f]|[a-f][0-9A-Fa-f])|%(?![0-9A-Fa-f]{2})"
-#: The parts of an address that differ in the URL's identity: some escapes and some characters.
+#: The escapes and the characters of an address that the URL's identity writes differently.
 _IN_PATH = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@-]")
 _IN_QUERY = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@?-]")
 
 
 def _forms(decoded: str) -> dict[str, str]:
-    """Return a mapping of percent-escapes and of characters to their normal forms.
+    """Return a mapping from each percent-escape, and from each character, to its normal form.
 
-    An escape becomes its character if the character is in *decoded* or unreserved (RFC 3986).
+    An escape is decoded if its character is in *decoded*, or is unreserved by RFC 3986.
     """
     decoded += "-._~" + ascii_letters + digits
     forms = {chr(code_point): f"%{code_point:02X}" for code_point in range(0x21, 0x7F)}
@@ -73,13 +74,13 @@ def _forms(decoded: str) -> dict[str, str]:
 
 
 _PATH_FORMS = _forms("!$&'()*,:;=@")
-#: The normal forms in a query, where `&=+;` differ in meaning from their escapes.
+#: The normal forms in a query. The escapes of `&=+;` stay, because `%26` and `&` differ in meaning.
 _QUERY_FORMS = _forms("!$'()*,/:?@")
-#: The bytes of an encoded query that must be percent-escaped: text in ISO-2022-JP, references such
-#: as `&#26085;` for characters that the encoding lacks, and bytes outside of ASCII.
+#: The bytes of an encoded query that must be percent-escaped. These are text in ISO-2022-JP, bytes
+#: outside of ASCII, and character references such as `&#26085;`.
 _ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
-#: All ASCII characters except `#`, which would begin a fragment. This module escapes only `#` in
-#: ISO-2022-JP text, because Ada escapes the other unsafe characters.
+#: All ASCII characters except `#`, which would begin a fragment. `#` is the only ASCII character of
+#: ISO-2022-JP text that this module escapes, because Ada escapes all others that are unsafe.
 _ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 
 
@@ -118,7 +119,7 @@ def locate(url: str) -> Location:
 
     `Location.url` is serialised by the WHATWG URL Standard. `Location.canonical` differs:
 
-    - case and percent-encoding are normal (RFC 3986 section 6.2)
+    - letter case and percent-encoding are normalised (RFC 3986 section 6.2)
     - the host has no final dot
     - the parameters of the query are sorted, as in Scrapy's fingerprint
     """
@@ -139,7 +140,7 @@ def _locate(url: str) -> Location | Refusal:
 
 
 def _locate_plain(url: str) -> Location | None:
-    """Return the location of a URL that consists of plain names, without a parser; else None."""
+    """Locate *url* without a parser; return None if it does not consist of plain names."""
     match = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
     folder_parts = None if match is None else _plain_folder(match[1])
     return None if folder_parts is None else Location(url, url, folder_parts[2])
@@ -150,7 +151,7 @@ def parse(url: str) -> yarl.URL:
     address = locate(url).url
     if address[-1] != "?":
         return yarl.URL(address, encoded=True)
-    # Pass the final `?` of an address as part of the path, because yarl drops an empty query.
+    # Give yarl the final `?` within the path, because yarl would drop an empty query.
     scheme, _, rest = address.partition("://")
     authority, _, path = rest.partition("/")
     return yarl.URL.build(scheme=scheme, authority=authority, path=f"/{path}", encoded=True)
@@ -170,7 +171,7 @@ def userinfo(url: str) -> Userinfo | None:
 
 
 def has_userinfo(base: str, href: str) -> bool:
-    """Return whether a link that `resolve` accepts has a user or a password."""
+    """Return whether the link *href* has a user or a password; `resolve` must accept the link."""
     parsed = ada_url.URL(_scalar(href), base)
     return bool(parsed.username or parsed.password)
 
@@ -196,13 +197,13 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
     """Return a function that resolves the links of one page, whose address is *base*.
 
     The function returns the location of a link, or a `Refusal` if `resolve` would raise an error.
-    Raising errors would be slow, because most pages have links that are refused.
+    An exception for each refused link would be slow, because most pages have such links.
 
-    *encoding* is the page's encoding by its WHATWG name. A link's characters outside of ASCII are
-    sent in *encoding* in the query, and in UTF-8 in the path (WHATWG URL Standard).
+    *encoding* is the page's encoding by its WHATWG name. The function encodes a link's query in
+    *encoding*. It encodes a link's path in UTF-8 (WHATWG URL Standard).
     """
-    # Cache links by the page's folder, because the pages of a folder share most of their links, and
-    # most links depend only on the folder.
+    # Cache links by the page's folder, because most links depend only on the folder. The pages of a
+    # folder also share most of their links.
     page = base.partition("#")[0].partition("?")[0]
     slash = page.rfind("/")
     folder = page[: slash + 1] if slash >= _BEFORE_PATH else page
@@ -213,7 +214,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
         target, number_sign, _ = href.partition("#")
         first_character = target[:1]
         if first_character <= " " or (number_sign and target[-1] <= " "):
-            # Strip spaces around the link, but keep spaces before a fragment, as browsers do.
+            # Strip spaces at the start of the link, but keep spaces before `#`, as browsers do.
             target = (target + number_sign).lstrip(_CONTROLS_AND_SPACE)
             first_character = target[:1]
         if len(target) > max_link:
@@ -235,7 +236,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 
 
 def _with_query_in(encoding: str, href: str) -> str:
-    """Return *href* without the text of its fragment, and with its query escaped as ASCII."""
+    """Escape the query of *href* as ASCII, and drop the text of the fragment."""
     address, fragment, _ = href.partition("#")
     path, mark, query = address.partition("?")
     query = _ENCODED_IN_QUERY.sub(_escaped, encoded(query, encoding)).decode("ascii")
@@ -247,7 +248,7 @@ def _escaped(run: re.Match[bytes]) -> bytes:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """Return *text* as the bytes that a browser sends from a page in *encoding*.
+    """Return the bytes that a browser sends for *text* if the page is encoded in *encoding*.
 
     A character that *encoding* lacks becomes a reference such as `&#26085;`. The browser sends
     UTF-8 if the page is in UTF-16 (WHATWG Encoding, "get an output encoding").
@@ -257,7 +258,7 @@ def encoded(text: str, encoding: str) -> bytes:
 
 @lru_cache(maxsize=1 << 15)
 def _resolve_in(base: str, href: str) -> Location | Refusal | None:
-    """Return the location of the link *href* on the page or folder *base*.
+    """Return the location of the link *href*; *base* is the URL of a page or of its folder.
 
     Returns None if *base* is a folder, and the link depends on the page.
     """
@@ -268,12 +269,12 @@ def _resolve_in(base: str, href: str) -> Location | Refusal | None:
 
 
 def _is_of_its_scheme(href: str) -> bool:
-    """Return whether a link may be relative although it has a scheme, like `http:?q`."""
+    """Return whether *href* may be like `http:?q`, which has a scheme and still is relative."""
     return href[:1] in "hH" and ":" in href and not href.startswith(_SCHEMES)
 
 
 def _resolve_plain(folder: str, href: str) -> Location | None:
-    """Return the location of a link of plain names, joined to *folder* as text; else None."""
+    """Locate a link of plain names in *folder* without a parser; return None for other links."""
     if not href:
         return _locate_plain(folder)
     if len(folder) + len(href) > LONGEST_CACHED:
@@ -331,7 +332,7 @@ def _parse_location(text: str, base: str | None) -> Location | Refusal:
     if len(href) > MAX_LENGTH:
         return _too_long(href)
     canonical = f"{parsed_origin.origin}{_identity(path_and_query)}"
-    # Share one string if the address equals the identity, because memory holds thousands of both.
+    # Use one string for an address and an equal identity, because memory holds thousands of URLs.
     return Location(href, href if canonical == href else canonical, parsed_origin.host)
 
 
@@ -342,12 +343,12 @@ class _Origin:
     origin: str  #: scheme, host and port, without a final dot of the host
     host: str  #: host and port, as in `Location.host`
     name: str  #: the host without its port
-    ends_in_number: bool  #: whether some resolvers read the host as an IPv4 address
+    ends_in_number: bool  #: whether some DNS resolvers read the host as an IPv4 address
 
 
 @lru_cache(maxsize=1 << 12)
 def _parse_origin(origin: str) -> _Origin | None:
-    """Return the parts of an origin from Ada; None if no connection to the origin is possible."""
+    """Split an origin that Ada has parsed; return None if no connection to it is possible."""
     scheme, _, authority = origin.partition("://")
     name, port = authority, ""
     if authority[-1] != "]":
@@ -362,7 +363,7 @@ def _parse_origin(origin: str) -> _Origin | None:
 
 
 def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
-    """Return whether a link writes its IPv4 address like `127.0.0.1`, or names no host.
+    """Return whether *text* names no host, or spells the host as four decimal numbers.
 
     Other spellings of an address, such as `2130706433` and `0x7f.1`, only serve to bypass a check.
     """
@@ -372,8 +373,8 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     if base is not None:
         if not _MAY_NAME_HOST.search(text):
             return True
-        # Resolve the link on a page of an invented host. If the result is on the invented host, the
-        # link names no host.
+        # To learn whether the link names a host, resolve it on a page of an invented host. A link
+        # without a host gives a URL on the invented host.
         page = f"{scheme_of(base)}://nowhere.invalid/"
         if ada_url.join_url(page, _scalar(text)).startswith(page):
             return True
@@ -415,7 +416,7 @@ def _too_long(text: str) -> Refusal:
 
 
 def _identity(path_and_query: str) -> str:
-    """Return the path and the query of an address in the normal form of URL identities."""
+    """Normalise the path and the query of an address, as `Location.canonical` requires."""
     path, _, query = path_and_query.partition("?")
     path = _IN_PATH.sub(lambda match: _PATH_FORMS[match[0]], path)
     if not query:
@@ -437,9 +438,9 @@ def scheme_of(url: str) -> str:
 
 
 def in_scope(host: str, allowed: Container[str]) -> bool:
-    """Return whether *allowed* contains *host*, a parent domain of *host*, or `*` for every host.
+    """Return whether *allowed* contains *host*, or one of its parent domains, or `*`.
 
-    A host name without a port in *allowed* allows that host on every port.
+    `*` allows every host. If a name in *allowed* has no port, it allows all ports of the host.
     """
     if "*" in allowed or host in allowed:
         return True
@@ -460,7 +461,7 @@ def _mistake(text: str, problem: str) -> str:
 
 def _stripped(url: str) -> str:
     # The WHATWG URL Standard removes controls and spaces around a URL. The standard also removes
-    # line feeds and tabs within a URL, because authors break long attributes.
+    # line feeds and tabs within a URL, because authors write long URLs on several lines.
     text = url.strip(_CONTROLS_AND_SPACE)
     return text.replace("\n", "").replace("\r", "").replace("\t", "")
 

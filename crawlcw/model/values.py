@@ -46,8 +46,8 @@ _WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
 #: Packages whose values, such as URLs and colours, are stored as their text.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
 _COLLECTION_TYPES = (list, tuple, set, frozenset)
-#: Maps the name of a type that spiders often put in items by mistake to the missing conversion. The
-#: mapping uses names, because the types' packages may not be installed.
+#: Each key names a type that spiders often put in items by mistake. The value is the conversion
+#: that the spider forgot. The mapping uses names, because the types' packages may not be installed.
 _EXPRESSION_BY_CLASS = {
     "LexborNode": ".text()",
     "LexborHTMLParser": ".text()",
@@ -80,7 +80,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
     - A float that is not finite becomes None.
     - A set or a tuple becomes a list.
     - A datetime is cut to milliseconds. An aware datetime becomes UTC. A naive datetime stays
-      naive, because only its site knows the time zone.
+    naive, because crawlcw does not know its time zone.
     - An object of another type becomes its text.
     """
     kind = type(value)
@@ -150,7 +150,7 @@ def _clean_other(value: object, depth: int) -> Any:
 def _moment(value: datetime) -> datetime:
     moment = value.replace(tzinfo=UTC if value.tzinfo else None)
     if value.tzinfo:
-        # A time that UTC would move out of the range of datetime stays unchanged.
+        # Keep a time unchanged if its conversion to UTC would leave the range of datetime.
         with suppress(OverflowError):
             moment = value.astimezone(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
@@ -165,7 +165,7 @@ def _str(value: object) -> str:
 
 
 def parts(instance: object) -> Mapping[Any, Any] | None:
-    """Return the fields of a mapping, dataclass, attrs or pydantic object by name, or None."""
+    """Return a mapping of the fields of *instance*, or None if *instance* has no named fields."""
     if type(instance) is dict or isinstance(instance, Mapping):
         return instance
     if isinstance(instance, type):
@@ -224,8 +224,8 @@ def size(value: object) -> int:
 def cleaned_item(item: object) -> dict[str, Any]:
     """Return an item of a spider as a clean dictionary.
 
-    Raises `InvalidItemError` if *item* is not a mapping, a dataclass, an attrs or a pydantic
-    object, or if one of its values has an unknown type.
+    Raises `InvalidItemError` if `parts` finds no fields in *item*, or if a value has an unknown
+    type.
     """
     fields = item if type(item) is dict else parts(item)
     if fields is None:
@@ -313,7 +313,7 @@ def _refuse(self: object, *_: object, **__: object) -> Never:
 
 
 class _Frozen:
-    """Base of read-only lists and dictionaries, whose copies can be changed."""
+    """Base of the read-only list and dictionary types; copies of their objects are writable."""
 
     __setitem__ = __delitem__ = clear = pop = _refuse
 

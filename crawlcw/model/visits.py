@@ -1,7 +1,7 @@
 """Define a page's last visit, and compute the time of the page's next visit. No I/O.
 
-The next visit checks whether the page has changed, by the server's validators (ETag,
-Last-Modified), or by a digest of the body if the server sends no validators.
+The next visit uses the server's validators (ETag, Last-Modified) to check whether the page has
+changed. If the server sends no validators, the visit compares digests of the body.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ADAPTIVE = "adaptive"
 #: The recurrence of a page that is never visited again, whatever the settings say.
 NEVER = "never"
 
-#: The time between two visits of a page, or `ADAPTIVE` or `NEVER`.
+#: How often a page is visited: the time between two visits, or the text `ADAPTIVE` or `NEVER`.
 Recurrence = timedelta | str
 
 #: The time between a page's first and second visit, if the recurrence is `ADAPTIVE`.
@@ -29,11 +29,11 @@ class Visit:
     """The last visit of a page, which ended with a good response."""
 
     time: datetime  #: time of the last good response, which may be a 304
-    changed: datetime  #: time of the last response that differed from its predecessor
+    changed: datetime  #: time of the last response that differed from the response before it
     interval: float | None = None  #: seconds until the next visit; None: no next visit
     etag: str | None = None  #: header ETag of the response
     last_modified: str | None = None  #: header Last-Modified of the response
-    digest: str | None = None  #: digest of the body, if the body is complete and is this page's
+    digest: str | None = None  #: body's digest; None for a cut-off body or for another task's body
 
 
 def recurrence(value: timedelta | float | str) -> Recurrence:
@@ -50,7 +50,7 @@ def recurrence(value: timedelta | float | str) -> Recurrence:
 
 
 def stored(value: Recurrence) -> float | str:
-    """Return a recurrence as a plain value, which `recurrence` converts back."""
+    """Return a recurrence as seconds or as its keyword; `recurrence` reverses the conversion."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -69,7 +69,7 @@ class RevisitPolicy:
 
         *requested* is the option of the page's request, which overrides the settings. *previous* is
         the visit before the current visit. An `ADAPTIVE` interval is halved if the page has
-        *changed*, and otherwise grows by half, between `shortest` and `longest`.
+        *changed*, and grows by half if not. The result is from `shortest` to `longest`.
         """
         recurrence_rule = self.recurrence if requested is None else recurrence(requested)
         if isinstance(recurrence_rule, timedelta):

@@ -1,8 +1,8 @@
-"""Check that a request carries the bearer token, or comes from this machine if there is no token.
+"""Check a request's bearer token; a server without a token checks the Host header instead.
 
 A foreign web page in a browser on this machine can send requests to loopback too. The browser sends
 a JSON body for a foreign page only after a preflight request. The check of the Host header refuses
-a page whose host name was pointed at this machine (DNS rebinding).
+the requests of a page whose site has pointed its host name at this machine (DNS rebinding).
 """
 
 import hmac
@@ -37,7 +37,7 @@ class Access:
         return self._token is not None
 
     def check(self, request: web.Request) -> None:
-        """Raise `RefusedError` if *request* has a wrong token or a foreign Host header."""
+        """Raise `RefusedError` if the token is wrong, or if the Host header is not local."""
         if self._token is None:
             if not is_loopback(host_of(request.headers.get("Host", ""))):
                 raise RefusedError(

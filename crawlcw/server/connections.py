@@ -2,8 +2,8 @@
 
 aiohttp accepts any number of connections, waits an hour for the headers of a request, and waits
 without limit for a body. So a few hundred silent clients would block all other clients. On every
-connection a protocol of this module forwards the data to aiohttp's protocol. If the limit is
-reached, a new connection replaces the connection whose client has kept the server waiting longest.
+connection a protocol of this module forwards the data to aiohttp's protocol. If a client connects
+when the limit is reached, the server closes the connection that has waited longest for its client.
 The server never ends a running request to accept a new connection.
 """
 
@@ -112,7 +112,7 @@ class Connections:
             connection.work()
 
     async def start_idle(self, request: web.Request, _response: web.StreamResponse) -> None:
-        """Restart the timer of a connection, because a response begins (aiohttp's signal)."""
+        """Restart the timer of a connection; aiohttp calls this method when a response begins."""
         if (connection := self._connection_of(request)) is not None:
             connection.idle()
 
@@ -138,7 +138,7 @@ class Connections:
                 connection.work()
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
-        """Return whether to accept a new connection, after closing a waiting one if necessary."""
+        """Return whether to accept *connection*; if needed, close one that waits for a client."""
         if len(self._connection_by_transport) >= self._max_connections:
             if not self.waiting:
                 self._refused_count += 1
@@ -192,7 +192,7 @@ class _Connection(asyncio.Protocol):
         self._protocol = asyncio.Protocol()  #: ignores all data before `admit`
         self._timer: asyncio.TimerHandle | None = None
         self._is_idle = False  #: whether the next data begins a request
-        self.is_last = False  #: whether the next response is the last one
+        self.is_last = False  #: whether the connection closes after the next response
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -205,8 +205,8 @@ class _Connection(asyncio.Protocol):
             rejected_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
-            # Read the request until the timer ends, because closing a connection with unread data
-            # resets it, and the client would lose the response.
+            # Read the request until the timer ends. TCP resets a connection that is closed with
+            # unread data, and the client then loses the response.
             self._set_timer(_LAST_RESPONSE_S)
         else:
             self._transport.abort()
@@ -231,7 +231,7 @@ class _Connection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def wait(self, within: float | None = None) -> None:
-        """Start waiting for the client, at most *within* seconds if *within* is not None."""
+        """Wait for the client; if *within* is not None, close the connection after that time."""
         self._is_idle = False
         self._set_timer(within)
         self._connections.waiting.pop(self, None)
@@ -254,7 +254,7 @@ class _Connection(asyncio.Protocol):
         self._set_timer(None)
         self._connections.forget(self, self._transport)
         if self._transport.get_write_buffer_size():
-            # Abort, because a client that does not read would keep the write buffer for ever.
+            # Abort, because `close` would wait for ever for a client that does not read.
             self._transport.abort()
         else:
             self._transport.close()
@@ -267,7 +267,7 @@ class _Connection(asyncio.Protocol):
 
 
 def allowed_connections(requested: int) -> int:
-    """Return the number of connections that the limit of open files allows, at most *requested*.
+    """Return *requested*, or fewer connections if the limit of open files requires it.
 
     This function first raises the process's soft limit of open files if the system permits it.
     Raises `UsageError` if the limit allows fewer than 16 connections.

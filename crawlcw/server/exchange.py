@@ -38,7 +38,7 @@ async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
     try:
         return model.validate_python(value)
     except ValidationError as error:
-        # Show the path of the first invalid field, without pydantic's tags of union members.
+        # Show the path of the first invalid field, without `UNION_TAGS`, which name no fields.
         first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
         parts = [
             source,
@@ -59,7 +59,7 @@ def _query(request: web.Request) -> dict[str, str]:
 
 
 async def _body(request: web.Request) -> Any:
-    # Require JSON, because a form of another site cannot send JSON without a preflight request.
+    # Require JSON, because a web page of another site can send JSON only after a preflight request.
     if request.content_type != "application/json":
         raise RefusedError(415, "the content type must be application/json")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":

@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 8 << 20
 #: The maximum length of a request line; the URL of the longest task key has about 12 KiB.
 _MAX_LINE = 64 << 10
-#: Seconds that running requests have to end when the server stops.
+#: When the server stops, it waits at most this number of seconds for running requests.
 _SHUTDOWN_S = 20.0
-#: Seconds that clients have to receive the last responses when the server stops.
+#: When the server stops, it waits this number of seconds until clients have the last responses.
 _LAST_RESPONSES_S = 1.0
 
 #: HTTP method, path, and the function that handles the requests.

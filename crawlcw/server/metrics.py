@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncIterator[str]:
     """Serve `/metrics` with the text from *scrape* within a `with` block, and yield the address.
 
-    If *host* is loopback, the server checks the Host header, because pages of other sites in a
-    browser could read the metrics. Raises `UsageError` if the server cannot listen at *port*.
+    If *host* is loopback, the server checks the Host header. Without the check, a web page of
+    another site could read the metrics. Raises `UsageError` if the server cannot listen at *port*.
     """
     async with listening(
         [route(scrape)],
@@ -78,7 +78,7 @@ async def _map_errors(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 class RequestMetrics:
-    """Counts the requests of one task server, for its `/metrics`."""
+    """Counts the requests to one task server, and makes the text of the server's `/metrics`."""
 
     def __init__(self, use_case: str, count: Callable[[], Awaitable[Counts]]) -> None:
         """*count* returns the number of tasks of each status, or raises `LedgerError`."""
@@ -94,7 +94,7 @@ class RequestMetrics:
         started_at = time.perf_counter()
         response = await handler(request)
         self._duration.observe(time.perf_counter() - started_at)
-        # Label requests by route, because clients could create any number of labels by paths.
+        # Label requests by route. With paths as labels, clients could create any number of labels.
         resource = request.match_info.route.resource
         path = "other" if resource is None else resource.canonical
         self._requests[path.strip("/").partition("/")[0]] += 1

@@ -23,14 +23,14 @@ from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 
-#: The shortest and longest pause, in seconds, before a waiting request looks for due tasks again.
-#: Polling is necessary, because another server that adds tasks sends no signal.
+#: The shortest and the longest pause, in seconds, between two searches for due tasks by one
+#: request. Polling is necessary, because another server that adds tasks sends no signal.
 _MIN_PAUSE_S = 0.1
 _MAX_PAUSE_S = 1.0
-#: HTTP statuses for refusals of any request, besides 401 and 403, and of requests with a body.
+#: HTTP statuses of refusals, besides 401 and 403. `_WITH_BODY` is only for requests with a body.
 _ANY_REQUEST = (422, 503)
 _WITH_BODY = (400, 408, 413, 415)
-#: Maps each type of a worker's report to the task ending that the report means.
+#: Maps each type of a worker's report to the class of `tracking` that ends a task in the same way.
 _ENDINGS: dict[type[requests.Report], type[Ending]] = {
     requests.Finished: tracking.Finish,
     requests.Advanced: tracking.Advance,
@@ -140,7 +140,7 @@ class Api:
 
     @_operation("POST", "/end_task", 404, 409, accepts=requests.EndTask, returns=responses.Accepted)
     async def end_task(self, body: requests.Report, _request: web.Request) -> responses.Accepted:
-        """End a leased task. A repeated request changes nothing and gets an equal response."""
+        """End a leased task. A repeated request changes nothing, and gets the first response."""
         key = body.key
         ending = _to_dataclass(_ENDINGS[type(body)], body)
         result = await self._dispenser.end(body.worker, {key: ending}, fences={key: body.fence})
@@ -162,7 +162,7 @@ class Api:
     async def renew_task(
         self, body: requests.RenewTask, _request: web.Request
     ) -> responses.Renewed:
-        """Renew a worker's leases, and return the keys of the tasks that it still leases."""
+        """Renew a worker's leases, and return the keys of the tasks whose leases were renewed."""
         return responses.Renewed(keys=sorted(await self._dispenser.renew(body.worker, body.keys)))
 
     @_operation(
@@ -193,7 +193,7 @@ class Api:
 
 
 def _to_dataclass(dataclass_type: type[T], body: requests.RequestModel) -> T:
-    """Return a *dataclass_type* with the fields of *body*, whose delay becomes a timedelta."""
+    """Make a *dataclass_type* from the fields of *body*; convert `delay` to a timedelta."""
     values = {field.name: getattr(body, field.name) for field in fields(dataclass_type)}  # type: ignore[arg-type]  # `T` is a dataclass
     if "delay" in values:
         values["delay"] = timedelta(seconds=values["delay"])

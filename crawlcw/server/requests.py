@@ -15,7 +15,7 @@ from crawlcw.tracking.keys import LARGEST_PRIORITY, LONGEST_KEY
 MAX_TASKS = 1_000
 MAX_WAIT_S = 30.0
 _TEN_YEARS = 315_360_000.0
-_LARGEST_FENCE = (1 << 53) - 1  # every language can read a JSON number up to this limit
+_LARGEST_FENCE = (1 << 53) - 1  # the largest JSON number that every language reads exactly
 _DIGITS = re.compile(r"-?[0-9]{1,18}")
 _TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})",
@@ -55,7 +55,7 @@ Priority = Annotated[
 Seconds = Annotated[float, Field(ge=0, le=_TEN_YEARS)]
 UtcTime = Annotated[datetime, BeforeValidator(_to_utc)]
 Cursor = Annotated[
-    # A cursor has 24 bytes in base64, which begin with a time, see `views.cursor_text`.
+    # A cursor is the base64 form of 24 bytes. The first bytes are a time, see `views.cursor_text`.
     str,
     Field(
         pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="`next_cursor` of an earlier response."
@@ -119,7 +119,7 @@ class ClaimTask(RequestModel):
     request: Identifier | None = Field(
         default=None,
         description="An idempotency key that the worker chooses. A repeated request with the same "
-        "key returns the tasks of the first response that the worker still leases.",
+        "key returns the tasks of the first response, without tasks whose leases have ended.",
     )
 
 

@@ -89,8 +89,8 @@ class TaskView(ResponseModel):
     results: dict[str, Annotated[Any, BeforeValidator(_null_if_blob)]]
     context: Annotated[dict[str, Any] | None, BeforeValidator(_null_if_blob)]
     large_values: list[str] = Field(
-        description="Names of values that are null in this list because they are large, such as "
-        "`data` or `results.scan`. `/task/{key}` returns the values."
+        description="Names of values that are null in a list of tasks because the values are "
+        "large, such as `data` or `results.scan`. `/task/{key}` returns the values."
     )
     priority: int
     retry: int

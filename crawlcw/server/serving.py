@@ -66,6 +66,6 @@ def _route(api: Api, operation: Operation) -> Route:
         parameters = await read_request(request, operation.accepts)
         return json_response((await operation.api_method(api, parameters, request)).model_dump())
 
-    # Let `{key}` match every character, because a task's key may contain slashes and line ends.
+    # The parameter `{key}` may contain any character, because a key may have slashes and line ends.
     path = operation.path.replace("{key}", r"{key:[\s\S]+}")
     return operation.method, path, handler

@@ -1,1 +1,1 @@
-"""Send metrics, traces and alarms of a crawl to other programs, and its report to a webhook."""
+"""Send a crawl's metrics, traces, alarms and report to other programs, such as a webhook."""

@@ -1,7 +1,7 @@
 """Raise an alarm if a crawl makes no progress (`on_idle`) or has many failed attempts.
 
-An alarm writes a warning to the log and calls a hook of the spider. The same alarm is raised again
-only after its condition has ended.
+An alarm writes a warning to the log and calls a hook of the spider. An alarm is not raised again
+while its condition persists.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S = 1.0
-#: The minimum number of attempts from which the failure rate is computed.
+#: The failure rate is the fraction of failures in the latest attempts, at least in this number.
 _MIN_ATTEMPTS = 100
 
 
@@ -125,7 +125,7 @@ class Alarms:
         if self._max_failure_rate is None or attempts == self._count_samples[-1][0]:
             return None
         self._count_samples.append((attempts, failed_count))
-        # Drop the oldest checks, as long as enough attempts follow the oldest remaining check.
+        # Drop the oldest check if `_MIN_ATTEMPTS` attempts follow the second oldest check.
         while attempts - self._count_samples[1][0] >= _MIN_ATTEMPTS:
             self._count_samples.popleft()
         first_attempts, first_failed = self._count_samples[0]

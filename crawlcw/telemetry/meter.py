@@ -107,7 +107,7 @@ class _Timed:
 
 
 def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
-    """Return *meter*, or an object that makes spans and forwards to *meter* if *trace* is true.
+    """Return *meter*; if *trace* is true, wrap *meter* in an object that also makes spans.
 
     Raises `UsageError` if *trace* is true and OpenTelemetry is not installed.
     """

@@ -76,25 +76,25 @@ _ledger_gauge = partial(_gauge, has_name_label=True)
 
 PAGES = _counter(
     "pages",
-    "Outcomes that the ledger has recorded: finished, unchanged, redirected (to another task), "
-    "failed (crawlcw tries again), given-up.",
+    "Outcomes of pages that the ledger has recorded: finished, unchanged, redirected to another "
+    "task, failed (another attempt follows), or given-up.",
     "outcome",
 )
 ITEMS = _counter("items", "Items recorded.")
 ITEMS_DROPPED = _counter("items_dropped", "Items that the spider dropped.")
 RESPONSES = _counter("responses", "Responses by the class of their status: 2xx, 4xx.", "code")
 RESPONSE_BYTES = _counter("response_bytes", "Bytes of decoded bodies.")
-TRUNCATED = _counter("bodies_truncated", "Bodies cut at max_body, or by their server.")
+TRUNCATED = _counter("bodies_truncated", "Bodies cut by crawlcw at max_body, or by the server.")
 FAILURES = _counter("failures", "Failed attempts that counted, by reason.", "reason")
 HOST_FAILURES = _counter(
-    "host_failures", "Failures of hosts, which count as no attempt of a page, by reason.", "reason"
+    "host_failures", "Failures of hosts by reason. A page counts no attempt for them.", "reason"
 )
 HOSTS_GIVEN_UP = _counter("hosts_given_up", "Hosts given up.")
 LINKS_ADDED = _counter("links_added", "Tasks added from links.")
 LINKS_DROPPED = _counter("links_dropped", "Links that were not followed, by reason.", "reason")
 CLAIMS = _counter("claims", "Tasks claimed.")
 CLAIMS_MISSED = _counter("claims_missed", "Claims that failed because another worker was faster.")
-LEASES_LOST = _counter("leases_lost", "Results dropped because another worker had the task.")
+LEASES_LOST = _counter("leases_lost", "Results dropped because another worker had the lease.")
 LEDGER_OPERATIONS = _counter(
     "ledger_operations", "Operations on the ledger, including repeated ones.", "operation"
 )
@@ -161,9 +161,9 @@ _MAX_LABEL_VALUES = 80
 OTHER = "other"
 #: Seconds after which a scrape stops waiting for a new count and shows the previous count.
 _COUNT_TIMEOUT_S = 2.0
-#: The pause after a count is this multiple of its duration, so that counts take 5 % of the time.
+#: After a count, the pause is this many times as long as the count. So counts take 5 % of the time.
 _COUNT_COST = 20
-#: Maps a value of the metric's label, or "" for a metric without a label, to a number.
+#: Maps each value of a metric's label to a number. If a metric has no label, the only key is "".
 Values = Mapping[str, float]
 
 
@@ -186,7 +186,7 @@ class Snapshot:
     gauges: Mapping[str, Values] = field(default_factory=dict)
     """Gauges by the metrics' names."""
     crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    """Gauges with the label `name`, by the label's value and by metric name."""
+    """Maps each value of the label `name` to the gauges by metric name."""
 
 
 def counters_of(stats: Stats) -> dict[str, Values]:
@@ -224,7 +224,7 @@ def counters_of(stats: Stats) -> dict[str, Values]:
 
 
 def by_label(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return *counts* by label value, and count invalid or surplus values as `other`."""
+    """Return *counts* by label value; `other` counts invalid values and values above the limit."""
     totals: dict[str, float] = {}
     for name, number in counts.items():
         is_label = _LABEL_VALUE.match(name) is not None and (

@@ -16,8 +16,9 @@ from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
 
-#: The maximum numbers of traced pages that wait for their commit, and of links of a commit span.
+#: The maximum number of traced pages that wait for their commit.
 _MAX_PAGES = 10_000
+#: The maximum number of links of a commit span.
 _MAX_LINKS = 128
 
 
@@ -28,7 +29,7 @@ class Tracing:
         """Make spans, and forward each step to *meter* too."""
         self._meter = meter
         self._tracer: Tracer = trace.get_tracer("crawlcw")
-        #: Maps a task's id to the span of its fetch, the parent of the task's later spans.
+        #: Maps a task's id to its fetch span, which is the parent of all later spans of the task.
         self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Step]:

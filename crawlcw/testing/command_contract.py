@@ -21,7 +21,7 @@ class CommandContract:
         raise NotImplementedError("return the command")
 
     def test_it_is_a_command(self) -> None:
-        """The entry point names a finished command, and not a function."""
+        """The entry point names a `click` command, and not an undecorated function."""
         assert isinstance(self.command(), click.Command), "decorate it with `@click.command()`"
 
     def test_its_help_says_what_it_does(self) -> None:

@@ -177,7 +177,7 @@ class DownloaderContract:
 
     @contract_test
     async def test_it_can_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
-        """The crawl can close a downloader that was never used, or is closed already."""
+        """A crawl may close a downloader that it has never used, or close a downloader twice."""
         await downloader.close()
 
     async def _run(self, check: Callable[[Downloader, str], Awaitable[None]]) -> None:
@@ -192,7 +192,7 @@ class DownloaderContract:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 2 * _REQUESTS  # a shorter queue would refuse some clients
+    request_queue_size = 2 * _REQUESTS  # a shorter queue of new connections would refuse some
 
 
 @contextmanager
@@ -297,7 +297,7 @@ class LayerContract:
 
     @contract_test
     async def test_the_task_keeps_its_request(self, layer: Layer) -> None:
-        """A layer does not change the first request of an attempt, which a retry sends again."""
+        """A layer does not change an attempt's first request, because a retry repeats it."""
 
         async def next_layer(_: Attempt, request: Request) -> Response:
             return Response(request.url, request=request)

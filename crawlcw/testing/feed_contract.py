@@ -18,7 +18,7 @@ from typing import Any
 
 from crawlcw.feeds.forms import FeedWriter
 
-#: Values that items may have, and text that a format must not take for its own syntax.
+#: Items with all types of values, and with text that looks like the syntax of a file format.
 _ITEMS: list[dict[str, Any]] = [
     {"title": 'a "quoted", <b>&amp;</b>\r\nline\x00\x1b', "price": 3, "tags": ["a", "b"]},
     {"title": "é\u202e\U0001f600", "price": 2.5, "when": datetime(2026, 1, 2, tzinfo=UTC)},
@@ -29,14 +29,14 @@ _PLAIN = [{"title": "first", "shop": "A & B"}, {"title": "é\U0001f600", "shop":
 
 
 class FeedContract:
-    """Base class of the tests of a feed; derive from it and define `feed`, if possible `read`."""
+    """Base class of a feed's tests; a subclass must define `feed`, and may define `read`."""
 
     def feed(self) -> Any:
         """Return the class of the writer, which the entry point names."""
         raise NotImplementedError("return the class of the writer")
 
     def read(self, content: bytes) -> Sequence[dict[str, Any]] | None:  # noqa: ARG002  # for a derived class
-        """Return the items of *content*. None: the contract does not compare them."""
+        """Return the items of *content*; if None, the contract does not compare the items."""
         return None
 
     def test_it_has_the_methods_of_a_writer(self) -> None:

@@ -7,8 +7,8 @@
         def url(self):
             return "mine://127.0.0.1/tests"
 
-Each test uses the name `contract` in the ledger at this URL, and deletes its data first. A lease of
-these tests is 20 ms or 60 s long.
+Each test opens the spider `contract` at the URL from `url`, and first deletes the spider's data. A
+lease of these tests is 20 ms or 60 s long.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 _WORKERS, _TASKS = 4, 60
 _POLICY = RetryPolicy()
 _ONCE = RetryPolicy(max_retry=1)
-#: Keys and values that a store must not take for its own syntax.
+#: Keys and values that look like the query language of a store, which must keep them unchanged.
 _HOSTILE = {
     "$set": {"a.b": None},
     "": [b"\x00\xff", "'; DROP TABLE tasks --"],
@@ -57,7 +57,7 @@ class StoreContract:
 
     @contract_test
     async def test_a_stored_task_is_unchanged(self, ledger: Ledger) -> None:
-        """A task has the fields of its first `add`, whatever their text."""
+        """A task keeps every field from its first `add`, even text such as SQL or control codes."""
         task = replace(_task(1), context=_HOSTILE, headers=(("A", "1"), ("A", "2")), body=b"\x00")
         added = await ledger.tasks.add([task])
         assert (added.new, added.existing, added.rejected) == (1, 0, ())
@@ -84,7 +84,7 @@ class StoreContract:
 
     @contract_test
     async def test_each_task_is_leased_to_one_worker(self, ledger: Ledger) -> None:
-        """Workers that claim the same tasks at the same time share them."""
+        """If workers claim the same tasks at the same time, each task goes to one worker."""
         await ledger.tasks.add([_task(number) for number in range(_TASKS)])
         async with AsyncExitStack() as clients:
             ledgers = [await ledger.reconnected() for _ in range(_WORKERS)]
@@ -124,7 +124,7 @@ class StoreContract:
 
     @contract_test
     async def test_a_late_outcome_writes_nothing(self, ledger: Ledger) -> None:
-        """The fence decides: after another worker's lease, the first lease is lost."""
+        """After another worker claims a task, the ledger refuses the first worker's outcome."""
         late_lease = await _leased(ledger, worker="a", duration=_SHORT_LEASE)
         lease = await _leased_again(ledger, worker="b")
         assert lease.fence == late_lease.fence + 1
@@ -168,12 +168,12 @@ class StoreContract:
 
     @contract_test
     async def test_a_host_has_one_owner(self, ledger: Ledger) -> None:
-        """A host with tasks is leased to one worker, and again after its release."""
+        """Only one worker can lease a host; another worker can lease it after the release."""
         await ledger.hosts.wake({"site.example": ledger.now()})
         (lease,) = await ledger.host_leases.lease(worker="a", limit=9, lease=_LEASE)
         assert await ledger.host_leases.lease(worker="b", limit=9, lease=_LEASE) == []
         assert await ledger.host_leases.renew([lease], lease=_LEASE) == set()
-        # Without a `ready_at` the host waits until `wake`.
+        # A host that is released without a `ready_at` cannot be leased before a call of `wake`.
         assert await ledger.host_leases.release([(lease, lease.host)]) == set()
         await ledger.hosts.wake({"site.example": ledger.now()})
         (next_lease,) = await ledger.host_leases.lease(worker="b", limit=9, lease=_LEASE)
@@ -211,7 +211,7 @@ class StoreContract:
 
     @contract_test
     async def test_names_are_listed_and_discarded(self, ledger: Ledger) -> None:
-        """A missing name is not created by reading; a use case is not a spider."""
+        """A read creates no missing ledger, and a spider's ledger does not open as a use case."""
         store, url = self.store(), self.url()
         await ledger.tasks.add([_task(1)])
         assert _NAME in await store.recorded_names(url)

@@ -77,8 +77,8 @@ async def _drop_unused(session: Session, stored_tasks: Sequence[Task], added: Ad
         return
     task_filter = TaskFilter(ids={task.id for task in stored_tasks})
     records = await session.ledger.queries.find(task_filter, limit=len(stored_tasks))
-    # Read whether each task refers to our blobs, because another caller may have added the task at
-    # the same time with its own blobs. Keep the blobs of a task that is not found.
+    # Read the stored tasks to learn which blobs are in use, because another caller may have added
+    # the same tasks with other blobs. If a read does not find a task, keep the task's new blobs.
     blobs_by_id = {record.task.id: _blobs(record.task) for record in records}
     blobs_by_id |= {task.id: () for task, _ in added.rejected if task.id not in blobs_by_id}
     await session.delete_blobs(

@@ -59,6 +59,6 @@ class Coalescer(Generic[A, R]):
                 if not future.done():
                     future.set_result(result)
         finally:
-            # Cancel futures without a result, which remain only if `_run` was cancelled.
+            # Cancel futures without a result. There are such futures only if `_run` was cancelled.
             for _, future in batch:
                 future.cancel()

@@ -1,9 +1,9 @@
 """Dispense tasks to external workers, which crawlcw knows only by name.
 
-Each call of a dispenser claims, renews or releases the tasks of one worker, and nothing runs
-between the calls. An external worker is not on the ledger's list of workers, and no process checks
-whether it lives. If the worker does not renew a lease in time, the lease expires, and the task
-returns to the pool of waiting tasks.
+Each call of a dispenser claims, renews or releases the tasks of one worker. A dispenser does
+nothing between two calls. An external worker is not on the ledger's list of workers, and no process
+checks whether it lives. If the worker does not renew a lease in time, the lease expires, and the
+task returns to the pool of waiting tasks.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from crawlcw.tracking.tracker import Tracker
 
 #: Seconds between two reads of the settings that the ledger has for the use case.
 _POLICY_INTERVAL_S = 15.0
-#: The number of tasks in one write. After an outage a read gets this number of tasks more, because
-#: some of the tasks are skipped.
+#: The number of tasks in one write. After an outage, a read of due tasks gets this number of
+#: additional tasks, because `_due_tasks` skips some tasks.
 _BATCH_SIZE = 500
 
 
@@ -82,7 +82,7 @@ class Dispenser:
 
     - At any time at most one worker has the lease of a task.
     - A task finishes once.
-    - A worker that makes one request at a time has at most as many leases as its last *limit*.
+    - A worker that makes one request at a time has at most *limit* leases after `assign`.
     - No task is lost.
     """
 
@@ -102,7 +102,7 @@ class Dispenser:
 
     @property
     def ttl(self) -> timedelta:
-        """The duration of a lease after `assign` or `touch` has claimed or renewed the lease."""
+        """The time after which a lease expires, counted from its claim or its last renewal."""
         return self._ttl or self._tracker.policy.lease
 
     async def assign(
@@ -118,17 +118,17 @@ class Dispenser:
         The leases of the unfinished tasks are renewed for `ttl`.
 
         - If the worker has fewer than *limit* unfinished tasks, waiting tasks are added by
-          priority, from all stages or from *stages*.
+          priority. If *stages* is given, only tasks of *stages* are added.
         - If the worker has more than *limit* unfinished tasks, the most recently claimed tasks are
-          released. Tasks that were claimed together are released in ascending order of priority.
+          released. Among tasks that were claimed together, lower priorities are released first.
 
-        Concurrent requests of one worker may each get up to *limit* tasks. The results of such
-        requests may miss or repeat a task that the worker leases. `check` shows the tasks that the
-        worker leases, and the next `assign` corrects the leases.
+        If one worker makes concurrent requests, each request may get up to *limit* tasks. A task
+        that the worker leases may then be in several results, or in none. `check` shows the tasks
+        that the worker leases, and the next `assign` corrects the leases.
 
-        *request* is a token that the worker chooses, so that it can repeat a request. A repeated
-        request gets the tasks of the first request that the worker still leases. If the worker
-        leases no task of the first request, it gets new tasks. Raises `UsageError`.
+        *request* is a token of the worker's choice, by which the worker can repeat a request. A
+        repeated request gets the tasks of the first request, without tasks whose leases have ended.
+        If the worker leases no task of the first request, it gets new tasks. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         task_holder = worker_holder if request is None else request_holder_name(worker, request)
@@ -148,12 +148,12 @@ class Dispenser:
         return [entry for entry in assignments if entry is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
-        """Return the *keys* of the tasks that the worker still leases, and so may finish."""
+        """Return the subset of *keys* whose tasks the worker still leases."""
         held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         return frozenset(lease.task.url for lease in held_leases) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
-        """Renew all leases of the worker, or only the leases of *keys*; return the number."""
+        """Renew all leases of *worker*, or the leases of *keys*; return how many were renewed."""
         return len(await self.renew(worker, keys))
 
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
@@ -174,7 +174,7 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """Finish tasks with their *results*, or send tasks of a chain to their next stages.
+        """Store *results*, and finish each task, or queue it for the next stage if it has one.
 
         *fences* as for `end`.
         """
@@ -192,7 +192,7 @@ class Dispenser:
         may_retry: bool = True,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """Fail an attempt of each task, and give the task up if *may_retry* is false.
+        """Record that an attempt of each task failed; if *may_retry* is false, give up the tasks.
 
         *fences* as for `end`.
         """
@@ -208,16 +208,16 @@ class Dispenser:
     ) -> EndReport:
         """End each task by its ending in *endings*; return which endings are accepted.
 
-        The dispenser accepts:
+        The dispenser accepts three kinds of endings:
 
-        - endings of tasks that the worker leases
-        - repetitions of endings that were recorded the first time
+        - an ending of a task that the worker leases
+        - an ending that the worker repeats, although the ledger has already recorded it
         - the release of a task that the worker no longer leases
 
-        The dispenser refuses an ending if another worker has claimed the task meanwhile.
-        *fences* maps a task's key to the `Assignment.fence` of the claim that the ending ends. An
-        ending without a fence ends the worker's current claim of the task, even if the ending is a
-        repetition of an earlier ending. Raises `UsageError`.
+        The dispenser refuses an ending if another worker has claimed the task meanwhile. *fences*
+        maps a task's key to the `Assignment.fence` of the claim that the ending ends. An ending
+        without a fence ends the worker's current claim of the task, even if the worker repeats an
+        ending of an earlier claim. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         for ending in endings.values():
@@ -255,7 +255,7 @@ class Dispenser:
         )
 
     async def rebuild(self, mapping: Mapping[str, int]) -> RebuildReport:
-        """Make the keys of *mapping* the pool of waiting tasks, with the values as priorities.
+        """Replace the pool of waiting tasks by *mapping*, which maps task keys to priorities.
 
         - Unknown keys are added as new tasks.
         - Waiting tasks in *mapping* get the given priority.
@@ -263,8 +263,8 @@ class Dispenser:
         - Withdrawn tasks in *mapping* are reopened.
         - Assigned, finished and given-up tasks do not change.
 
-        If several calls run at the same time, a task gets its state from the last call that changed
-        the task. A call does not change tasks that are added after the call's start.
+        If several calls of `rebuild` run at the same time, each task keeps the change that was
+        written last. A call does not change tasks that are added after the call's start.
         """
         ledger = self._ledger
         started_at = ledger.now() + MILLISECOND
@@ -360,7 +360,7 @@ class Dispenser:
         token_prefix = f"{task_holder}:{self._nonce}"
         leases: list[Lease] = []
         async with self._claim_lock:
-            # Read and claim due tasks again if other workers have claimed some of the tasks first.
+            # Repeat the claim if other workers were faster and have claimed some of the tasks.
             while page := await self._due_tasks(min(limit - len(leases), _BATCH_SIZE), stages):
                 claimed = await self._ledger.leases.claim(
                     page,
@@ -368,14 +368,14 @@ class Dispenser:
                     lease=self.ttl,
                     max_lost=self._tracker.policy.max_lost,
                 )
-                # Drop leases of an earlier claim whose reply was lost, which may be in the result.
+                # The result has an earlier claim's leases if its reply was lost. Drop these leases.
                 leases += [
                     lease for lease in claimed.leases if lease.token.startswith(f"{token_prefix}:")
                 ]
         return leases
 
     async def _begin_quarantined(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Record that the work on quarantined tasks begins; return the leases that are not lost."""
+        """Call `Leases.begin` for quarantined tasks; return *leases* without the lost leases."""
         valid_leases = []
         for lease in leases:
             has_begun = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
@@ -384,7 +384,7 @@ class Dispenser:
         return valid_leases
 
     async def _due_tasks(self, limit: int, stages: Collection[str] | None) -> list[Task]:
-        """Return due tasks, except tasks whose leases expired while the ledger was unavailable."""
+        """Return due tasks, without tasks whose lease no worker could renew during an outage."""
         if limit < 1:
             return []
         grace_start = self._tracker.session.retry.grace_start(self._ledger.now())
@@ -394,7 +394,7 @@ class Dispenser:
 
     async def _trim(self, leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return the oldest *limit* leases, and release all other leases."""
-        # Sort by `due`, which is the time of the claim in leases that are read from the ledger.
+        # In a lease that `leases_of` has returned, `task.due` is the time of the claim.
         ordered_leases = sorted(
             leases, key=lambda lease: (lease.task.due, -lease.task.priority, lease.task.id)
         )
@@ -415,7 +415,7 @@ class Dispenser:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # Skip the task, because it ended meanwhile and its large values were replaced.
+            # The task has ended, and its blobs are deleted. Leave the task out of the result.
             return None
         return Assignment(
             key=task.url,

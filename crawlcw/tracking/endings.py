@@ -29,7 +29,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The ending of a stage after which the task finishes, or goes to its chain's next stage."""
+    """A successful end of a stage; the task finishes, or goes to the next stage of its chain."""
 
     result: Any = None
     data: Mapping[str, Any] | None = None  #: None: unchanged
@@ -37,7 +37,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The ending of a stage after which the task goes to a stage that the worker chooses."""
+    """A successful end of a stage; the task goes to a stage that the worker chooses."""
 
     stage: str
     result: Any = None
@@ -48,7 +48,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """The ending of a failed attempt, after which no attempt follows if `may_retry` is false."""
+    """The end of a failed attempt; if `may_retry` is false, crawlcw does not try again."""
 
     error: str
     may_retry: bool = True
@@ -63,7 +63,7 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The ending of an attempt that returns the task to the pool of waiting tasks unchanged."""
+    """The end of an attempt without an outcome; the unchanged task waits again for a worker."""
 
 
 Ending = Finish | Advance | Fail | Ignore | Release
@@ -76,7 +76,7 @@ def check_ending(ending: Ending) -> None:
         keys.delay(ending.delay)
 
 
-#: Maps a type of ending to the events in a task's trace that the ending records.
+#: Maps a type of ending to the events that such an ending may add to a task's trace.
 _EVENTS: Mapping[type[Ending], frozenset[Event]] = {
     Finish: frozenset({Event.FINISH, Event.ADVANCE}),
     Advance: frozenset({Event.ADVANCE}),
@@ -103,9 +103,9 @@ class EndReport:
 
 
 def has_lease(holder: str, task: Task, fence: int | None) -> bool:
-    """Return whether *holder* has the lease of a task, from the claim number *fence* if given.
+    """Return whether *holder* leases *task*, and *fence* is None or the fence of the lease.
 
-    An expired lease is valid until another worker claims the task.
+    An expired lease counts too, as long as no other worker has claimed the task.
     """
     return (
         task.status is Status.PROCESSING
@@ -118,7 +118,7 @@ def has_lease(holder: str, task: Task, fence: int | None) -> bool:
 def refusal_of(
     holder: str, record: Record | None, ending: Ending, fence: int | None
 ) -> Refusal | None:
-    """Return why an ending without a lease is refused; None if the ending is already recorded."""
+    """Return why *ending* is refused if *holder* has no lease; None if *ending* is accepted."""
     if record is None:
         return Refusal.NOT_FOUND
     task = record.task
@@ -227,7 +227,7 @@ class Settlements:
         return replace(trace, data=data, results=results)
 
     async def drop_replaced(self, settlement: Settlement, *, is_recorded: bool) -> None:
-        """Delete the replaced blobs if *settlement* was recorded, or else its new blobs."""
+        """Delete the old blobs; if *settlement* was not recorded, delete its new blobs instead."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
         old_values = {"data": (task.carried or Payload()).data, "context": task.context}
@@ -241,7 +241,7 @@ class Settlements:
                 old_values[name] for name in new_values if old_values[name] != new_values[name]
             ]
         else:
-            # Keep the blob of the old context, which the next stage of a chain gets unchanged.
+            # Keep the blob of a context that a chain passes to the next stage unchanged.
             unused_values = [value for value in new_values.values() if value != task.context]
             unused_values += progress.results.values() if progress is not None else ()
         await self._session.delete_blobs(

@@ -1,7 +1,7 @@
 """Define the execution of a tracked task, by which a worker reads, changes and ends the task.
 
 An execution ends by `finish`, `advance`, `fail`, `ignore` or `release`, or at the end of the `with`
-block around the execution. Only `checkpoint` and a successful end record changes of `data`.
+block around the execution. `data` is recorded only by `checkpoint` and by a successful end.
 """
 
 import contextlib
@@ -64,14 +64,14 @@ class Execution:
 
     @property
     def fence(self) -> int:
-        """The number of this claim of the task (a fencing token), which grows with each claim.
+        """The fencing token of this claim; a later claim of the task has a higher number.
 
         An external store can refuse a write whose fence is smaller than the last write's fence.
         """
         return self.lease.fence
 
     def note_user_code(self, called: Called) -> None:
-        """Tell the watchdog that the event loop now begins to run *called*, the user's code."""
+        """Tell the watchdog which user code, *called*, the event loop runs next."""
         self._session.watchdog.last_user_call = called
 
     async def checkpoint(self) -> None:
@@ -160,7 +160,7 @@ class Execution:
             raise error
 
 
-#: Prefixes of files whose frames a traceback omits, because they are not the user's code.
+#: A traceback omits files whose paths have these prefixes, because they are not the user's code.
 _OUR_FRAMES = (
     str(Path(__file__).parent),
     str(Path(anyio.__file__).parent),

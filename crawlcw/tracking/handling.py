@@ -34,8 +34,8 @@ async def run_handler(
 ) -> None:
     """Run *handler*, and store its return value as the result of the stage in *execution*.
 
-    Raises the handler's exceptions, except `UnwantedError`, after which the task is ignored. If the
-    worker loses the lease, a handler's coroutine is cancelled, and a handler's process is killed. A
+    Raises the handler's exceptions, but ignores the task after an `UnwantedError`. If the worker
+    loses the lease, a handler's coroutine is cancelled, and a handler's process is killed. A
     handler's thread continues, but the execution accepts no more changes from the thread.
     """
     try:
@@ -102,14 +102,14 @@ def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **
 
 
 def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) -> Any:
-    """Call the function *name* of *module* in the current process, a child of the worker.
+    """Call the function *name* of *module*; this code runs in a child process of the worker.
 
     If *module* cannot be imported by its name, this function loads *module* from the file *path*.
     """
     target: Any = _load_module(module, path)
     for attribute in name.split("."):
         target = getattr(target, attribute)
-    # Unwrap the function, because a decorator may have replaced it in its module.
+    # Call the handler itself, because the module's name may refer to a decorator's wrapper.
     return getattr(target, "__wrapped__", target)(*arguments)
 
 

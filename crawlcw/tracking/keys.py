@@ -17,7 +17,7 @@ _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 def key(value: object) -> str:
-    """Return *value* if it is a text of 1 to 1,024 bytes, as a task's key; raises `UsageError`."""
+    """Return *value* if it is a task key (a text of 1 to 1,024 bytes); raises `UsageError`."""
     if not isinstance(value, str):
         raise UsageError(f"a task's key must be text, not {type(value).__name__}: write str(...)")
     try:
@@ -55,7 +55,7 @@ def use_case(value: object) -> str:
 
 
 def data(value: object) -> dict[str, Any]:
-    """Return the mapping *value* as a task's data, see `values.clean`; raises `UsageError`."""
+    """Return *value*, made storable by `values.clean`; raises `UsageError` if it is no mapping."""
     if not isinstance(value, Mapping):
         raise UsageError(f"a task's data must be a mapping, not {type(value).__name__}")
     clean_data: dict[str, Any] = values.clean(value)

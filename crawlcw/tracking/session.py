@@ -1,8 +1,8 @@
 """Define the ledger session of one process, which claims, renews and ends tasks of a use case.
 
-All work of a process on tracked tasks uses one session, so that the process has one name in the
-ledger, one renewal of its leases, and one group commit. The process joins the ledger's list of
-workers before its first claim.
+All work of a process on tracked tasks uses one session. So the process has one name in the ledger,
+one loop that renews its leases, and one queue whose outcomes are written together (group commit).
+The process joins the ledger's list of workers before its first claim.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Session(WorkerSession):
         self._failure: Exception | None = None
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
-        """Claim tasks as `Leases.claim` does, and keep the leases renewed; raises `LedgerError`."""
+        """Claim tasks by `Leases.claim`, then renew the leases regularly; raises `LedgerError`."""
         await self._ensure_joined()
         return await self._await_claim(asyncio.create_task(self._claim(tasks)))
 
@@ -84,7 +84,7 @@ class Session(WorkerSession):
         self.stats.claims_missed += claimed.missed
         self.leases.add(claimed.leases)
         if lease != self.policy.lease:
-            # Renew the new leases too, because the lease's duration changed during the claim.
+            # The setting `lease` changed during the claim, so renew the new leases soon.
             self.lease_changed()
         return claimed
 
@@ -105,7 +105,7 @@ class Session(WorkerSession):
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
         """Record an outcome, together with other pending outcomes, and end the outcome's lease.
 
-        The returned future has the reason why the outcome was not recorded, or None, see
+        The result of the future is None, or the reason why the outcome was not recorded, see
         `commit_outcomes`. The future raises `LedgerError` if the ledger stays unavailable. This
         method raises `LedgerError` if the session has failed or was closed. If the caller is
         cancelled, the outcome is still recorded.
@@ -120,7 +120,7 @@ class Session(WorkerSession):
         try:
             errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
-            # Drop the leases of the commit before `_fail`, which cancels the work of all leases.
+            # `_fail` cancels the work on all leases, so first end the leases of this commit.
             self.leases.end(leases)
             self._fail(error)
             raise
@@ -134,7 +134,7 @@ class Session(WorkerSession):
         return errors
 
     async def store_value(self, task_id: bytes, value: Any) -> Any:
-        """Return a clean *value*, or store a value that is too large and return a `BlobRef`."""
+        """Return *value* if it is small; if not, store it as a blob and return a `BlobRef`."""
         if value is None or values.size(value) <= self.policy.inline_limit:
             return value
         return await self.ledger.blobs.put(task_id, value)
@@ -144,7 +144,7 @@ class Session(WorkerSession):
         return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
 
     async def delete_blobs(self, *stored_values: Any) -> None:
-        """Delete the blobs to which *stored_values* refer, which nothing may use any more."""
+        """Delete the blobs that *stored_values* refer to; nothing may use these blobs any more."""
         if blobs := [value for value in stored_values if isinstance(value, BlobRef)]:
             await self.ledger.blobs.drop(blobs)
 
@@ -153,7 +153,7 @@ class Session(WorkerSession):
         await run_shielded(self._release(list(leases)))
 
     async def release_in_time(self, leases: Iterable[Lease]) -> None:
-        """Release leases of a cancelled caller, or let the leases expire after 5 s."""
+        """Try for 5 s to release leases of a cancelled caller; if that fails, they expire."""
         with suppress(LedgerError, TimeoutError):
             release = self._release(list(leases))
             await run_shielded(asyncio.wait_for(release, CLOSE_TIMEOUT.total_seconds()))
@@ -178,14 +178,14 @@ class Session(WorkerSession):
         await self.watchdog.__aexit__()
         self._failure = self._failure or LedgerError("the tracker was closed")
         leases = self.leases.all()
-        # Ignore an unavailable ledger, because the next process on this machine detects that this
-        # process has ended, and releases its leases.
+        # Ignore an unavailable ledger. The next process on this machine detects that this process
+        # has ended, and then releases this process's leases.
         try:
             with suppress(LedgerUnavailableError):
                 await self.release_all()
                 await self.leave()
         finally:
-            # Cancel the work on the leases last, because the caller may be part of the work.
+            # This call is the last, because it may cancel the caller of `close`.
             self.leases.lose([lease.task.id for lease in leases])
 
     async def refresh(self) -> None:
@@ -271,6 +271,6 @@ async def commit_outcomes(
 
 
 def _lease_key(lease: Lease) -> tuple[bytes, str, int]:
-    # Identify a lease by more than the task's id, because one batch may contain endings of a task
-    # by its former worker and by its current worker.
+    # The task's id does not identify a lease, because in one batch both the former worker and the
+    # current worker may end the same task.
     return lease.task.id, lease.token, lease.fence

@@ -1,4 +1,4 @@
-"""Let code in other threads use a tracker of the event loop, and its executions."""
+"""Let threads use a `Tracker` and an `Execution` that belong to an event loop."""
 
 import asyncio
 import concurrent.futures
@@ -31,7 +31,7 @@ class ThreadProxy:
 
 
 class SyncExecution(ThreadProxy):
-    """An `Execution` for use in a thread, with the same attributes and methods."""
+    """An `Execution` for a thread; it has the attributes and the methods of `Execution`."""
 
 
 class SyncCalls(ThreadProxy):
@@ -50,8 +50,8 @@ class SyncCalls(ThreadProxy):
         end of the block raises `LedgerError`.
         """
         portal: LoopPortal = self._portal
-        # The future completes when the thread leaves the `with` block, and its result is the
-        # exception that ended the block, or None.
+        # The thread completes the future when it leaves the `with` block. The future's result is
+        # the exception that ended the block, or None.
         thread_end: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
         thread_end.set_running_or_notify_cancel()  # `wrap_future` must not cancel it
 
@@ -93,7 +93,7 @@ class LoopPortal:
         self._closed = False
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a coroutine function in the event loop; raises `LedgerError` after `close`."""
+        """Run *function* in the event loop; raises `LedgerError` if the portal is closed."""
         with self.closed_as_ledger_error():
             return self.open().call(functools.partial(function, *args, **kwargs))
 
@@ -125,7 +125,7 @@ class LoopPortal:
 
     @contextmanager
     def closed_as_ledger_error(self, detail: str = "") -> Iterator[None]:
-        """Convert the error of a closed portal into a `LedgerError` whose text ends in *detail*."""
+        """If the portal is closed, convert an error to `LedgerError` and append *detail* to it."""
         try:
             yield
         except (

@@ -40,7 +40,7 @@ class Tasks:
         self.use_case = use_case
         self.session = Session(ledger, policy, give_up=give_up)
         self.ledger = self.session.ledger
-        #: The event that is set after this process has made tasks due.
+        #: This event is set when this process has added or changed tasks so that they are due.
         self.tasks_due = asyncio.Event()
         self.portal = LoopPortal()
         #: Reads tasks by id, with one query for concurrent reads.
@@ -127,8 +127,8 @@ class Tasks:
     async def walk(self, **filters: Any) -> AsyncGenerator[TrackedTask, None]:
         """Yield every task that matches the filters of `find`, with constant use of memory.
 
-        A task that changes during the walk may be missed, because it moves to the beginning of the
-        order, which was already yielded.
+        A walk goes from the newest change to the oldest. The walk may miss a task that changes
+        during the walk, because the task moves to the part that was already yielded.
         """
         cursor = None
         while True:
@@ -190,7 +190,7 @@ class Tasks:
         stage: str | None = None,
         all: bool = False,  # noqa: A002  # `all` is the clearest name
     ) -> int:
-        """Start tasks of any status again from *stage*, except leased tasks.
+        """Start tasks again at *stage*, whatever their status; leased tasks do not change.
 
         The default *stage* is the use case's first stage. The tasks' results are deleted, and their
         data and context stay.
@@ -208,7 +208,7 @@ class Tasks:
         changed_before: datetime | None = None,
         all: bool = False,  # noqa: A002  # `all` is the clearest name
     ) -> int:
-        """Queue tasks that have the status *from_status* again, for *stage*.
+        """Queue each task for *stage* if the task's status is *from_status*.
 
         The default *from_status* is `Status.FINISHED`, for a second pass over finished tasks.
         """
@@ -249,7 +249,7 @@ class Tasks:
     def _filters(
         self, chosen_keys: Collection[str], all_tasks: bool, **filters: Any
     ) -> list[TaskFilter]:
-        """Return a filter for each name that the ledger has for the stage; raises `UsageError`."""
+        """Return a filter for each name in `UseCase.stored_stages`; raises `UsageError`."""
         if chosen_keys and all_tasks:
             raise UsageError("pass either keys or all=True, not both")
         # Refuse an empty list of keys, because the caller may not have meant all tasks.
@@ -267,7 +267,7 @@ class Tasks:
         return (None,) if stage is None else self.use_case.stored_stages([keys.stage(stage)])
 
     async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
-        # Skip tasks that change from now on, because a retried write must not reopen them again.
+        # Reopen only tasks with an older change, so that a repeated write reopens no task twice.
         changed_before = task_filter.changed_before or self.ledger.now() + MILLISECOND
         count = await self.ledger.admin.reopen(
             replace(task_filter, changed_before=changed_before), stage=stage, deletes_results=anew

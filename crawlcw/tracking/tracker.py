@@ -53,7 +53,7 @@ CHUNK_SIZE = 500
 
 
 class TrackerOpening(Generic[TrackerT]):
-    """A tracker to open by `await`, or by `async with`, which also closes the tracker."""
+    """A tracker that `await` or `async with` opens; `async with` also closes the tracker."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, TrackerT]) -> None:
         self._coroutine = coroutine
@@ -70,7 +70,7 @@ class TrackerOpening(Generic[TrackerT]):
 
 
 class Tracker(Tasks):
-    """Adds, works on, reads and changes the tasks of one use case in a ledger."""
+    """Adds tasks of one use case to a ledger, reads and changes tasks, and starts work on tasks."""
 
     @classmethod
     def open(
@@ -82,12 +82,12 @@ class Tracker(Tasks):
         ledger_give_up: timedelta = _LEDGER_GIVE_UP,
         **policy: Any,
     ) -> TrackerOpening[Self]:
-        """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
+        """Open the ledger of *use_case* at *url*; the ledger is created if it does not exist.
 
         Await the result, or use it by `async with`, which closes the tracker. *url* has the form
         that `open_ledger` takes. *driver* is `pymongo` or `motor`. *policy* has the settings of
-        `Policy` to record; other settings do not change. Raises `UsageError`,
-        `LedgerUnavailableError`, and `LedgerConfigurationError` if a spider is named *use_case*.
+        `Policy` to record; other settings do not change. Raises `UsageError` and
+        `LedgerUnavailableError`. Raises `LedgerConfigurationError` if a spider is named *use_case*.
         """
         declaration = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
         return TrackerOpening(cls._open(url, declaration, driver, ledger_give_up, policy))
@@ -181,8 +181,8 @@ class Tracker(Tasks):
         """Add the tasks that the ledger does not have, in writes of 500 tasks.
 
         Tasks of an asynchronous source are added soon after the source yields them. If the source
-        raises, the tasks that it has already yielded are added. Raises `UsageError` if an object is
-        not a task; only the tasks of earlier writes are then added.
+        raises an error, the tasks that the source yielded before the error are added. Raises
+        `UsageError` if an object is not a task; only the tasks of earlier writes are then added.
         """
         check_many(tasks)
         added = Added()
@@ -218,8 +218,8 @@ class Tracker(Tasks):
         - Cancellation and KeyboardInterrupt release the task.
 
         A task whose status is in *from_status*, such as `Status.FINISHED`, is first reopened in
-        *stage*. Raises a subclass of `TaskMissedError` if the task cannot be started now, and
-        `LeaseLostError` if another worker has claimed the task during the block.
+        *stage*. Raises a subclass of `TaskMissedError` if the task cannot be claimed at the block's
+        start. Raises `LeaseLostError` if another worker claims the task during the block.
         """
         reopened_statuses = parse_statuses(from_status)
         lease = await self._claim(keys.key(key), reopened_statuses, stage)
@@ -283,7 +283,7 @@ class Tracker(Tasks):
                     await self.session.release_in_time([lease])
                     raise
                 return lease
-            # Read the task again, because another worker was faster, or the ledger gave it up.
+            # Another worker was faster, or the ledger gave up the task. Read the task again.
 
     def _check_due(self, task: Task) -> None:
         """Raise a subclass of `TaskMissedError` if a task cannot be claimed now."""

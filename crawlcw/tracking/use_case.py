@@ -19,7 +19,7 @@ from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.tracking import keys
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-#: The stage that the ledger stores with a task that was added without a stage.
+#: If a task is added without a stage, the ledger stores this name as the task's stage.
 NO_STAGE = "todo"
 _SHORTEST_LEASE = timedelta(milliseconds=100)
 
@@ -27,9 +27,9 @@ _SHORTEST_LEASE = timedelta(milliseconds=100)
 class Executor(StrEnum):
     """Whether a handler runs in the event loop, in a thread, or in a process."""
 
-    LOOP = "loop"  #: the handler is a coroutine function
-    THREAD = "thread"  #: the handler gets a `SyncExecution`
-    PROCESS = "process"  #: the handler gets key, data and context
+    LOOP = "loop"  #: a `LOOP` handler is a coroutine function
+    THREAD = "thread"  #: a `THREAD` handler gets a `SyncExecution`
+    PROCESS = "process"  #: a `PROCESS` handler gets the task's key, data and context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class UseCase:
         return self.first_stage if stage == NO_STAGE else stage
 
     def stored_stages(self, stages: Iterable[str]) -> tuple[str, ...]:
-        """Return *stages*, and `NO_STAGE` if *stages* contains the first stage."""
+        """Return *stages*; append `NO_STAGE` if *stages* contains the first stage."""
         names = dict.fromkeys(stages)
         return (
             (*names, NO_STAGE) if self.first_stage in names and NO_STAGE not in names else (*names,)
@@ -89,10 +89,11 @@ class UseCase:
     def stage(
         self, function: _F | None = None, *, name: str | None = None, process: bool = False
     ) -> _F | Callable[[_F], _F]:
-        """Decorate a function as the handler of the stage *name*, by default the function's name.
+        """Decorate a function as the handler of a stage.
 
-        A coroutine function runs in the event loop. A function that is not a coroutine function
-        runs in a thread, or in a separate process if *process* is true.
+        *name* is by default the function's name. A coroutine function runs in the event loop. A
+        function that is not a coroutine function runs in a thread, or in a separate process if
+        *process* is true.
         """
 
         def register(function: _F) -> _F:
@@ -154,7 +155,7 @@ class Policy:
 
     @classmethod
     def of(cls, stored_values: Mapping[str, Any]) -> Self:
-        """Return the policy with a ledger's recorded settings, and defaults for other settings."""
+        """Return a policy of *stored_values*; each setting that is absent has its default."""
         return replace(cls(), **check_settings(stored_values))
 
     @cached_property

@@ -1,8 +1,8 @@
 """Define the worker of a use case, which claims tasks and runs the handlers of their stages.
 
-A worker claims more tasks when few leased tasks wait in its pool, so that it leases only tasks that
-it can begin soon. If no task is due, the worker polls the ledger with growing pauses. The worker
-polls immediately when this process adds a task, or when the store reports a change.
+A worker leases only tasks that it can begin soon. So it claims more tasks only when few leased
+tasks wait in its pool. If no task is due, the worker polls the ledger with growing pauses. The
+worker polls immediately when this process adds a task, or when the store reports a change.
 """
 
 import asyncio
@@ -75,10 +75,10 @@ class Worker:
     ) -> None:
         """*handlers* maps stages to functions that become handlers of the tracker's use case.
 
-        At most *concurrency* tasks run at a time. At most *prefetch* further tasks are leased, by
-        default as many as *concurrency*. If *drain* is true, `run` ends when no work remains. A
-        handler that blocks the event loop for longer than *stall_timeout* (0: no limit) ends the
-        process. Raises `UsageError`.
+        At most *concurrency* tasks run at a time. At most *prefetch* more tasks are leased and
+        wait. The default of *prefetch* is *concurrency*. If *drain* is true, `run` ends when no
+        work remains. A handler that blocks the event loop for longer than *stall_timeout* (0: no
+        limit) ends the process. Raises `UsageError`.
         """
         for stage, function in (handlers or {}).items():
             tracker.use_case.add_handler(stage, function)
@@ -119,7 +119,7 @@ class Worker:
         return self._pool.dispatched - self._pool.queued_count
 
     def stop(self) -> None:
-        """Release all queued tasks, and stop when the running tasks or the grace period end."""
+        """Release all queued tasks; stop when no task runs, or after the grace period."""
         self._stopping = True
         # Limit the wait for an unavailable ledger, because the worker must stop soon.
         self._session.retry.shorten(max(self.grace, CLOSE_TIMEOUT))
@@ -134,7 +134,7 @@ class Worker:
             self._run_scope.cancel()
 
     def abandon(self) -> None:
-        """Release all tasks from another thread, because the process ends while `run` hangs."""
+        """Release all tasks; a thread calls `abandon` before the process ends, if `run` hangs."""
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
@@ -200,7 +200,7 @@ class Worker:
             task
             for task in page
             if task.id not in self._session.leases
-            # Skip tasks whose leases expired during an outage, because their workers may come back.
+            # After an outage, a worker may still renew an expired lease, so skip its task.
             and not ended_since(task, grace_start)
         ][:free_capacity]
         if not claimable:
@@ -267,7 +267,7 @@ class Worker:
         try:
             async with self._tracker.start_leased(lease) as execution:
                 while not await self._quarantine.enter(lease):
-                    pass  # another quarantined task ran first
+                    pass  # another quarantined task ran first, so wait again
                 async with Cancellation().contained():
                     await run_handler(
                         handler, execution, threads=self._threads, processes=self._processes
