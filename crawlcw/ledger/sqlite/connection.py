@@ -210,7 +210,7 @@ class Connection(database.Connection):
             )
         return LedgerGoneError(
             f"The ledger {self._path} was replaced by another file while it was in use, so the "
-            "latest records are lost: run the command again to continue with the tasks of that "
+            "latest records are lost: run the command again to continue with the tasks of the new "
             "file."
         )
 
