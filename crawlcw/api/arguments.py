@@ -18,8 +18,7 @@ Statuses = int | str | Iterable[int | str]
 
 #: A token of RFC 9110, section 5.6.2: the name of a header, or of a cookie.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-#: A header value (RFC 9110, section 5.5): only characters of UTF-8, no control character except the
-#: tab.
+#: A header value (RFC 9110, section 5.5): no surrogate, and no control character except the tab.
 _HEADER = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*\Z")
 #: A cookie's value (RFC 6265, section 4.1.1); spaces and commas are also allowed, as in browsers.
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")

@@ -106,7 +106,7 @@ class Session:
 
     @property
     def may_be_banned(self) -> bool:
-        """Whether a ban retires the session, which must be from a pool or have its own proxy."""
+        """Whether a site's ban ends the session: it must be from a pool or have its own proxy."""
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
@@ -140,7 +140,7 @@ class Attempt:
     #: A function that returns whether the attempt follows a redirect; None means all redirects.
     follows: Callable[[str], bool] | None = None
     is_conditional: bool = False  #: whether a 304 means that the page is unchanged
-    #: A function that returns whether to save a response to a file, from its body's first bytes.
+    #: A function that gets a response with its body's first bytes, and returns whether to save it.
     accepts_file: Callable[[Response], bool] | None = None
     exchanges: list[Any] | None = None  #: exchanges for the WARC files
     cleanup: AsyncExitStack | None = None  #: resources to close
@@ -195,17 +195,18 @@ class Downloader(Protocol):
         """Send *request* to *url*, and return the response with its decoded and bounded body.
 
         - *url* is the request's own URL, or the target of a redirect.
-        - A redirect is returned, not followed; its `location` header comes from its raw bytes.
+        - A redirect is returned, not followed. Its header `location` is made from the raw bytes
+          that the server sent.
         - A body over the limit is cut, and `truncated` gives the reason.
         - A response of any status is returned.
-        - The body of a request with `options.save_to` may be streamed to
-          `Response.file`; the crawl saves a body that is returned in memory.
+        - If the request has `options.save_to`, the method may stream the body to `Response.file`.
+          If the method returns the body in memory instead, the crawl saves the body.
 
         Raises `FetchError` for every failure, and no other error; cancellation passes through.
         """
 
     async def close(self) -> None:
-        """Close all connections; the crawl cancels `close` after the setting `grace`."""
+        """Close all connections; the crawl cancels `close` if it takes longer than `grace`."""
 
 
 class Next(Protocol):
@@ -223,8 +224,8 @@ class Layer(Protocol):
     - By default a layer is called for the requests of pages. A layer with the attribute `wire =
       True` is also called for robots.txt and logins, and sees the secrets that are sent.
     - A layer may run for `callback_timeout`; its time does not count for the page's `timeout`.
-    - `FetchError` ends the attempt, and `Defer` defers the page. Any other error of a layer fails
-      the page as `parse-error`.
+    - `FetchError` ends the attempt, and `Defer` defers the page. If a layer raises another error
+      than these two, the page fails as `parse-error`.
     """
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
@@ -274,7 +275,7 @@ def layer_name(layer: Any) -> str:
 
 
 def check_layers(layers: object, kind: str) -> None:
-    """Raise `SpiderError` if the layers of a spider of *kind* are not a list of layers."""
+    """Raise `SpiderError` if *layers* is not a list of layers; *kind* names their class."""
     if not isinstance(layers, list | tuple):
         raise SpiderError(f"{kind}.layers is {layers!r}: write a list of layers")
     for layer in layers:

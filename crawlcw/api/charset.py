@@ -38,8 +38,8 @@ WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacem
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
     *("utf-8", "gbk", "gb18030", "big5", "euc-jp", "shift_jis", "euc-kr")
 }
-#: Maximum length of a text without the end of a tag or line; a longer text, which could fill the
-#: memory, is cut at any byte.
+#: Maximum number of bytes to keep until a tag or a line ends. A longer text could fill the memory,
+#: so it is cut at any byte.
 _LONGEST_RUN = 1 << 20
 #: Python's codecs for three encodings. The Encoding Standard decodes GBK as GB 18030; Python has no
 #: codec for `replacement` and `x-user-defined`.
@@ -47,7 +47,8 @@ _PYTHON_CODECS = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "a
 #: Labels that mean a different encoding in a <meta> or an XML declaration, because a page whose
 #: label is readable as ASCII cannot be UTF-16.
 _IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252"}
-#: The escape byte of ISO-2022-JP, whose bytes are all below 128 and so are also valid UTF-8.
+#: The escape byte of ISO-2022-JP. Text in this encoding is also valid UTF-8, because all of its
+#: bytes are below 128.
 _ESCAPE = b"\x1b"
 _LONGEST_LABEL = 40
 #: A parameter of a Content-Type; a quoted value may contain text that looks like parameters.
@@ -61,7 +62,8 @@ _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASC
 _HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
-#: The HTML standard's "prescan a byte stream to determine its encoding", which reads also scripts.
+#: A pattern for "prescan a byte stream to determine its encoding" (HTML standard). It finds a
+#: <meta> in a script too.
 _META_OR_TAG = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
 #: A pattern that finds a <meta> as a parser does, and skips the text of scripts.
 _META_OUTSIDE_TEXT = re.compile(
@@ -76,7 +78,7 @@ _XML = re.compile(rb"\s*+<\?xml(?=\s)[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)", re
 
 
 def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> str:
-    """Return the name of the encoding of *body*, which *is_xml* declares to be XML."""
+    """Return the name of the encoding of *body*; if *is_xml* is true, *body* is XML."""
     for byte_order_mark, name in _BOMS:
         if body.startswith(byte_order_mark):
             return name
@@ -151,7 +153,8 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
         yield from map(decoder.decode, pieces)
         yield decoder.decode(b"", final=True)
         return
-    # endec keeps no state between calls, so each piece must end with a complete character.
+    # The library endec keeps no state between calls, so each piece must end with a complete
+    # character.
     cut_marks = (b"\x1b(B",) if encoding == "iso-2022-jp" else (b">", b"\n")
     buffer = bytearray()
     for piece in pieces:
@@ -166,7 +169,7 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 @cache
 def _table(encoding: str) -> str | None:
-    """Return a table of all 256 bytes, with which Python decodes several times as fast."""
+    """Return the characters of all 256 bytes, with which Python decodes faster than endec."""
     if encoding in _MULTI_BYTE:
         return None
     return endec.decode(bytes(range(256)), encoding, "replace", bom="ignore")

@@ -153,7 +153,8 @@ class Document:
         A spider with `selectors = "parsel"` gets parsel's `SelectorList` instead.
         """
         if self._selector_library != "lexbor":
-            # Typed as the default, because a type checker does not know the spider's choice.
+            # The declared type is that of the default, because a type checker does not know the
+            # spider's choice.
             return self.selector.css(query)  # type: ignore[return-value]
         return self._nodes(query)
 
@@ -205,7 +206,7 @@ class Document:
 
     @cached_property
     def meta(self) -> Metas:
-        """The content of each <meta> by the <meta>'s name or property (`og:title`), in lower case.
+        """The content of each <meta>; the key is its name or property in lower case (`og:title`).
 
         If several <meta> have the same name, the first <meta> counts.
         """

@@ -2,7 +2,7 @@
 
 All fields of a form, also hidden fields, have the values from the page. The HTML standard defines
 which fields are sent ("constructing the entry list") and how ("form submission algorithm"). This
-module cannot submit a form with files or in a dialog, so a spider must do it.
+module cannot submit a form with files or in a dialog; a spider must make such a request itself.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Check the hosts that a spider names in `limits` and `allowed_hosts`.
 
-A name that no host of a task can have raises an error, because its limit would never apply, or the
-crawl would drop every link silently. This module finds the limit of a host; the host queues apply
-limits.
+This module raises an error for a name that no host of a task can have. Otherwise a limit for such a
+name would never apply, and such a name in `allowed_hosts` would make the crawl drop links silently.
+This module finds the limit of a host; the host queues apply limits.
 """
 
 import re
@@ -17,7 +17,7 @@ from crawlcw.model.sanitize import redacted
 
 #: Default ports, which `task.host` never contains (see `urls.Location`).
 _DEFAULT_PORTS = (":80", ":443")
-#: Characters that are in a URL but not in a host, and an empty port.
+#: A pattern for text that is in a URL but not in a host, such as a slash or a colon without a port.
 _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 
@@ -64,7 +64,7 @@ class Limits:
     """
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
-        """Raise `SettingsError` unless *limits* maps names of hosts, `*.` and `*` to `Limit`s."""
+        """Raise `SettingsError` if a key of *limits* is not possible, or a value is no `Limit`."""
         if not isinstance(limits, Mapping):
             raise SettingsError(f"limits is {limits!r}: write a dict of hosts and Limit(...)")
         self._hosts: dict[str, Limit] = {}  # by host

@@ -136,7 +136,7 @@ class TrapPolicy:
             parameters = query.count("&") + query.count(";") + 1
             if parameters > self.max_query_parameters:
                 return Reason.TRAP_QUERY_PARAMETERS
-        segments = address.count("/") - 2  # without the two slashes of `https://`
+        segments = address.count("/") - 2  # do not count the slashes of `https://`
         if self.max_path_segments is not None and segments > self.max_path_segments:
             return Reason.TRAP_PATH_SEGMENTS
         max_repeats = self.max_segment_repeats

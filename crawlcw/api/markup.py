@@ -1,18 +1,18 @@
 """Check a page's markup in linear time before parsing, and make its lexbor and parsel trees.
 
 Some unusual pages keep the parser lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
-with thousands of attributes). A dense page makes a tree of seventy times its size. Because a thread
-that parses cannot be stopped, the crawl parses a *suspicious* page in a process that it can stop
-(`crawl.parsing`). Outside of a crawl, a suspicious page is refused. A false alarm takes some
-milliseconds. The check of a page with few tags only counts the tags.
+with thousands of attributes). A page that is almost all tags makes a tree of seventy times the
+page's size. Because a thread that parses cannot be stopped, the crawl parses a *suspicious* page in
+a process that it can stop (`crawl.parsing`). Outside of a crawl, a suspicious page is refused. A
+false alarm takes some milliseconds. The check of a page with few tags only counts the tags.
 
 The text of a page does not always show how much memory its tree needs, and the parser has no limit.
 So the operating system limits the memory of a tree, by RLIMIT_DATA of setrlimit(2).
 
 parsel, on libxml2, serves XPath, `::text` and regular expressions. libxml2 is slower than lexbor on
-unusual pages, drops deeply nested elements silently, and resolves entities. A page is refused if
-such a fault of libxml2 would change its tree. parsel is an optional dependency, imported when a
-callback needs its tree.
+unusual pages, drops deeply nested elements silently, and resolves entities. crawlcw refuses a page
+of which libxml2 would make a wrong tree. parsel is an optional dependency, imported when a callback
+first uses a parsel selector.
 """
 
 import codecs
@@ -45,8 +45,8 @@ MAX_OPEN_FORMATTING = 500
 MAX_OPTIONS = 5_000
 #: Limit of <html> and <body>, because a further <body> adds its attributes to the first <body>.
 MAX_ROOTS = 2_000
-#: Maximum sum of the squared numbers of attributes: 10,000 in one tag, or 1,000 in each of 100
-#: tags.
+#: Maximum sum of the squared numbers of attributes of all tags. One tag with 10,000 attributes has
+#: this sum, as have 100 tags with 1,000 attributes each.
 MAX_ATTRIBUTE_WORK = 10_000**2
 #: Maximum size of a tree in bytes, estimated from the text of its page.
 MAX_TREE = 128 << 20
@@ -56,8 +56,8 @@ MAX_HEAP = 2 * MAX_TREE
 #: Length in bytes from which the attributes of a tag count; shorter tags are harmless.
 _LONG_TAG = 2048
 _CHUNK = 4096
-#: Sizes of a body and of a tree from which a separate process parses the page: parsing smaller
-#: pages takes at most 0.2 s.
+#: Sizes of a body and of a tree in bytes. A separate process parses larger pages; parsing a smaller
+#: page takes at most 0.2 s.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
 #: Size in bytes of a page whose parsing always takes less than half a second.
@@ -69,7 +69,7 @@ _MAX_NULS = 1 << 16
 #: A page of up to 4,000 tags takes at most half a second if its memory is limited [measured].
 _HARMLESS_TAGS = 4_000
 #: Limit of the number of tags times the number of open tags, because for many tags the parser
-#: searches all open tags. A page of 20,000 open tags (4 * 10**8) takes 0.4 s [measured].
+#: searches all open tags. A page of 20,000 open tags makes 4 * 10**8 steps in 0.4 s [measured].
 _MAX_STEPS = 250_000_000
 #: Limit of the number of tags times the number of different unclosed formatting tags, which the
 #: parser opens again for each tag. The limit allows 20 unclosed tags in 15,800 tags.
@@ -83,8 +83,9 @@ _TREE_PER_TAG = 256
 #: Bytes that a byte of text or attributes adds to a tree, on most pages.
 _TREE_PER_BYTE = 2
 
-#: Tags that harmless pages always close, so each unclosed tag counts as a nesting level. On
-#: harmless pages only these tags nest deeply. `p` and `li` need no end tag, and `br` has none.
+#: Tags that harmless pages always close. If a page leaves such a tag open, the tag counts as a
+#: nesting level. On harmless pages only these tags nest deeply. `p` and `li` need no end tag, and
+#: `br` has none.
 _WRAPPER = re.compile(
     rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
     rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
@@ -107,7 +108,7 @@ _ATTRIBUTES = (
 )
 #: A start tag whose end is certain, so that it can be compared with other tags.
 _ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
-#: An element that contains only text, which its end tag always closes.
+#: An element that contains only text, with its end tag.
 _CLOSED = (
     rb"<(?!option|html|body)(?P<closed>[a-z][a-z0-9]*+)" + _ATTRIBUTES + rb">[^<]*+</(?P=closed)>"
 )
@@ -130,7 +131,7 @@ _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
 _PAGE = resource.getpagesize()
-#: A file of Linux, whose sixth number is the memory that RLIMIT_DATA limits, in pages.
+#: A file of Linux. Its sixth number is the memory that RLIMIT_DATA limits, in memory pages.
 _MEMORY_FILE = "/proc/self/statm"
 #: Seconds between reads of `_MEMORY_FILE`, because a read releases the interpreter's lock.
 _MEMORY_READ_EVERY = 0.5
@@ -155,7 +156,7 @@ _XHTML = "application/xhtml+xml"
 _CDATA = rb"<!\[CDATA\[(?P<%b>(?:[^\]]++|\](?!\]>))*+)(?:\]\]>)?+"
 #: Attributes of XML, whose values are quoted.
 _OF_XML = rb"(?:[^<>\"'/=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')|/(?!>))*+"
-#: Syntax that HTML reads differently from XML. Without its end a comment or CDATA extends to the
+#: Syntax that HTML reads differently from XML. A comment or CDATA that has no end extends to the
 #: page's end.
 _XML_ALONE = re.compile(
     rb"<!--(?:[^-]++|-(?!->))*+|<\?(?:[^?]++|\?(?!>))*+|" + _CDATA % b"text" + rb""
@@ -170,7 +171,7 @@ _ESCAPED = {b"&lt;": b"<", b"&gt;": b">", b"&quot;": b'"', b"&apos;": b"'", b"&a
 _ESCAPE = re.compile(b"|".join(_ESCAPED))
 #: XML that declares an entity is refused, because libxml2 may expand 1 KiB of it to 1 GiB.
 _ENTITY = b"<!ENTITY"
-#: libxml2 drops elements below 2,048 levels of HTML, and below 256 levels of XML.
+#: libxml2 drops elements that are nested deeper than 2,048 levels in HTML, or 256 levels in XML.
 _HUGE = {"html": True, "xml": False}
 _START_TAG = re.compile(rb"<[A-Za-z]")
 _END_OF_PAGE = re.compile(rb"</[hH][tT][mM][lL][\s/>]")
@@ -194,7 +195,7 @@ def is_xhtml(content_type: str | None) -> bool:
 
 
 def xhtml_as_html(body: bytes) -> bytes:
-    """Return a page of XHTML, in UTF-8, that an HTML parser reads with the meaning of XML.
+    """Return HTML, in UTF-8, that has the same meaning as *body*, a page of XHTML.
 
     In HTML an empty `<script/>` has no end, and CDATA is a comment. A page that is not well-formed
     XML is changed as well, because an HTML parser tolerates mistakes.
@@ -251,11 +252,10 @@ def with_open_shadow_roots(body: bytes) -> bytes:
 def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
     """Return a page, in UTF-8, whose controls name the form that they belong to.
 
-    In browsers a field's form does not depend on the tree only: after a `</div>` has closed a form,
-    later fields still belong to the form, and a form inside of a form does not count (HTML
-    standard, 13.2.6.4.7, "form element pointer"). Inside of a <template>, the tree alone decides to
-    which form a field belongs. If *are_named* is false, the function only removes forms inside of
-    forms.
+    In browsers a field's form does not depend on the tree only (HTML standard, 13.2.6.4.7, "form
+    element pointer"). After a `</div>` has closed a form, later fields still belong to the form. A
+    form inside of a form does not count. Inside of a <template>, the tree alone decides to which
+    form a field belongs. If *are_named* is false, the function only removes forms inside of forms.
     """
     count = pointer = templates = 0
 
@@ -323,7 +323,8 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
 def _is_costly(body: bytes, tags: int) -> bool:
     """Return whether a body has too many costly tags (see `_COSTLY`).
 
-    *tags* is the number of tags of the whole page, and each tag may open formatting again.
+    *tags* is the number of tags of the whole page. At each tag the parser may open unclosed
+    formatting tags again.
     """
     costly_tags = [tag[0] for tag in _COSTLY.finditer(body)]
     if len(costly_tags) * tags <= _MAX_REOPENED and len(costly_tags) <= _MAX_REPEATED:
@@ -397,7 +398,7 @@ def _depth(body: bytes) -> str | None:
 
 
 def _attribute_work(body: bytes) -> int:
-    """Return an upper bound of the sum, over all long tags, of the squared number of attributes."""
+    """Square the number of attributes of each long tag; return at least the sum of the squares."""
     offset = 0
     while (
         offset < len(body) - _LONG_TAG
@@ -487,8 +488,8 @@ def kind_of(content_type: str | None) -> Kind:
 def readable_to_end(source: bytes, kind: Kind) -> bytes:
     """Return a page, in UTF-8, changed so that libxml2 reads it to its end.
 
-    libxml2 stops at the first `</html>`, after which HTML continues the body. libxml2 also accepts
-    a form inside of a form.
+    libxml2 stops at the first `</html>`, but browsers add later tags to the body. libxml2 also
+    accepts a form inside of a form.
     """
     if kind == "html" and (b"", b"") in pairwise(_FORM.findall(source)):
         source = with_form_owners(source, are_named=False)

@@ -64,7 +64,7 @@ class RobotsDirectives:
 
 
 def product_token(user_agent: str) -> str:
-    """Return the crawler's name in robots rules: the first word of *user_agent* without version."""
+    """Return the crawler's name in robots rules: *user_agent* up to its first slash or space."""
     return user_agent.split()[0].partition("/")[0]
 
 
@@ -97,7 +97,7 @@ def directives(header: str, *, robot: str) -> list[str]:
 
 
 class Head:
-    """The head of a page; without *is_html* it only knows whether there may be a <base>."""
+    """The head of a page; if *is_html* is false, the class only looks for a <base>."""
 
     def __init__(self, body: bytes, *, encoding: str, is_html: bool = True) -> None:
         if encoding in charset.WITHOUT_PLAIN_TAGS:
@@ -152,7 +152,7 @@ def _stripped(node: LexborNode, attribute: str) -> str:
 
 
 def is_without_scripts(node: LexborNode) -> bool:
-    """Return whether a node is in a <noscript>, whose refresh often leads to an apology."""
+    """Return whether a node is in a <noscript>, which counts only in browsers without scripts."""
     ancestor = node.parent
     while ancestor is not None and ancestor.tag != "noscript":
         ancestor = ancestor.parent

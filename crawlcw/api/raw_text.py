@@ -1,9 +1,9 @@
 """Remove a page's raw text: scripts, styles and comments, which HTML parsers read as text.
 
-A hostile page may imitate raw text: it opens a script in an attribute, or in SVG, in which a script
-may contain tags. So `without_raw_text` reads the page tag by tag from its start. The grammar of
-this module is stricter than the grammars of lexbor (HTML 5) and of all versions of libxml2. The
-function stops at the first text that different parsers could read differently.
+A hostile page may imitate raw text: the page opens a script in an attribute, or in an SVG, because
+a script in an SVG may contain tags. So `without_raw_text` reads the page tag by tag from its start.
+The grammar of this module is stricter than the grammars of lexbor (HTML 5) and of all versions of
+libxml2. `without_raw_text` stops at the first text that different parsers could read differently.
 
 Every repetition in a pattern is possessive, so that the time is linear. `COMMENT` and
 `TEXT_ELEMENT` follow browsers instead, for uses in which a mistake does no harm.
@@ -13,8 +13,8 @@ import re
 
 #: The attributes of a tag by the HTML standard: a quoted value may contain a `>`.
 ATTRIBUTES = rb"(?:[^>=]++|=[ \t\r\n\f]*+(?:\"[^\"]*+\"?+|'[^']*+'?+)?+)*+"
-#: A comment, and an element whose content is text, without its end tag. An unclosed comment or
-#: element extends to the end of the page.
+#: Two patterns: a comment without its `-->`, and an element of text without its end tag. An
+#: unclosed comment or element extends to the end of the page.
 COMMENT = rb"<!--(?:(?=-?>)|(?:[^-]++|-(?!->))*+)"
 TEXT_ELEMENT = b"|".join(
     rb"<%b(?=[\s/>])" % name + ATTRIBUTES + rb">?+(?:[^<]++|<(?!/%b[\s/>]))*+" % name
@@ -33,7 +33,7 @@ _ATTRIBUTES = (
 )
 _NAME = rb"[a-z][a-z0-9:-]{0,39}+"
 _END = _SPACE + rb"*+>"
-#: A start tag that is not self-closing, because some parsers read `<script/>` as an element.
+#: The rest of a start tag after its name, without `/>`, because parsers differ about `<script/>`.
 _OPEN = _ATTRIBUTES + rb"(?<!/)>"
 #: Elements whose content only some parsers read as text, so their content must not contain `<`.
 _HOLDING_TEXT = (
@@ -43,7 +43,7 @@ _HOLDING_TEXT = (
 #: Tags that change how a parser reads the tags after them. Each special tag has its own rule in
 #: `_FOLLOWED`, or stops the scan. (After <template><col> parsers ignore every tag, even <script>.)
 _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_TEXT) + rb")"
-#: A comment up to the first `-->`, without other ends (`--!>`) that only some parsers accept.
+#: A comment that contains no `--!>`, because only some parsers end a comment there.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
 #: Tags of shapes in an SVG; an HTML tag would end the SVG, and `desc` may contain HTML.
@@ -57,7 +57,8 @@ def _holding_text(*names: bytes) -> bytes:
     return b"|".join(b"<%b%b[^<]*+</%b%b" % (name, _OPEN, name, _END) for name in names)
 
 
-#: Patterns that `without_raw_text` compiles, because compiling takes 3 ms and few crawls call it.
+#: Patterns that `without_raw_text` compiles, because compiling takes 3 ms and few crawls call this
+#: function.
 _FOLLOWED = (
     rb"(?:[^<]++"
     rb"|</"
@@ -91,7 +92,7 @@ _RAW_TEXT = (
 
 
 def without_raw_text(body: bytes) -> bytes:
-    """Return a page, in UTF-8, without the text that every HTML parser reads as text.
+    """Return a page, in UTF-8, without the text in which no HTML parser finds tags.
 
     Some raw text may remain, but nothing else is removed. Takes linear time.
     """

@@ -137,7 +137,7 @@ class Request:
             changed = _in_utc(changed)
         self.changed = EACH_RUN if each_run else changed
         if each_run and revisit is None:
-            revisit = NEVER  # the 304 of a revisit would leave the page unread
+            revisit = NEVER  # a revisit might end with a 304 and skip the callback
         if save_to is not None:
             save_to = self._checked_place(save_to)
         option_values = (
@@ -279,8 +279,8 @@ class Request:
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
         """Return the location of the request and the id of its task; raises `FetchError`.
 
-        *salt* distinguishes `dont_filter` requests for one URL. A later parse of the page that
-        yields the request must give the same salt.
+        *salt* distinguishes `dont_filter` requests for one URL. If a crawl parses a page again, it
+        must give the same salts to the page's requests.
         """
         result = self.locate(salt)
         if isinstance(result, Refusal):

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class PageSession:
     """A session with its `name` ("" if there is no session), and the `data` that its login stored.
 
-    The data is read-only, because pages keep their own values in `Spider.state`.
+    The data is read-only. A callback can keep values in `Spider.state` instead.
     """
 
     name: str = ""
@@ -134,7 +134,7 @@ class Response(Document):
         #: The `playwright.async_api.Page` of a page that was rendered in a browser; it is open
         #: until the callback ends.
         self.page: Any = None
-        #: The last callback that `follow` got without options, and a request with this callback.
+        #: The callback of the last `follow` without options, and a request that `follow` copies.
         self._link_template: tuple[Callback | None, Request] | None = None
 
     @property
@@ -163,7 +163,7 @@ class Response(Document):
         The refresh is None if its URL cannot be fetched, or is the URL of the page itself.
         """
         if self.file is not None:
-            return None  # browsers do not show a saved file
+            return None  # no refresh, because browsers do not show a saved file
         header = self.headers.get("refresh")
         target = (None if header is None else refresh(header)) or self._head.refresh
         if target is None:
@@ -201,8 +201,8 @@ class Response(Document):
             nodes = self._nodes("base[href]")
         except ParseRefusedError as refusal:
             # Cache the refusal too, because each link of the page needs the base, and checking a
-            # large page is slow.
-            return refusal.with_traceback(None)  # a traceback keeps the response in memory
+            # large page is slow. Drop the traceback, because it would keep the response in memory.
+            return refusal.with_traceback(None)
         for node in nodes:
             if is_without_scripts(node):
                 continue
@@ -325,8 +325,8 @@ class Response(Document):
                 self.dropped.note(NOFOLLOW, _address(node) or "")
             return
         seen_urls: set[str] = set()
-        # Resolve addresses that are equal or differ only in their fragments once. Refused addresses
-        # are not in `seen_addresses`, because each refusal must be counted.
+        # Resolve each address only once, whatever its fragment is. Refused addresses are not in
+        # `seen_addresses`, because each refusal must be counted.
         seen_addresses: set[str] = set()
         # Check the options only for the first link, because all links have the same options.
         link_template: Request | None = None

@@ -32,8 +32,8 @@ class Rule:
       `Response.follow_all`. By default a rule excludes links to files that are not pages.
     - *callback*: the name of the spider's method that parses the linked pages. The default callback
       is `parse`, which the spider does not have to define.
-    - *follow*: whether the rules also apply to the linked pages; by default only without a
-      *callback*.
+    - *follow*: whether the rules also apply to the linked pages. By default they apply if the rule
+      has no *callback*.
     - *options*: arguments of `Request`.
     """
 

@@ -61,7 +61,7 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
-#: Settings of Scrapy that a spider can omit at the given value, which is crawlcw's behaviour.
+#: Settings of Scrapy and their values in crawlcw. A spider can omit a setting with this value.
 DEFAULTS = {
     "HTTPCACHE_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": False,

@@ -83,7 +83,7 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
     if isinstance(declared, int):
         return lambda response: response.status == declared
     if callable(declared):
-        # Python binds a function that the class has assigned as a method; call it without `self`.
+        # Call a function of the class with `self` only if it has more than one parameter.
         parameter_count = len(inspect.signature(declared).parameters)
         function = (
             getattr(spider, name)

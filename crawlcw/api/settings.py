@@ -352,7 +352,7 @@ class Settings:
 
     @property
     def deadlines(self) -> dict[Reason, float]:
-        """The deadlines of an attempt in seconds, by the reason of a failure at each deadline."""
+        """The seconds after which an attempt fails, for each reason of such a failure."""
         return {
             Reason.TIMEOUT_CONNECT: self.connect_timeout.total_seconds(),
             Reason.TIMEOUT_READ: self.read_timeout.total_seconds(),

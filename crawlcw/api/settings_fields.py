@@ -51,8 +51,8 @@ class SettingField(Generic[Input, Stored]):
         self.name = name
 
     if TYPE_CHECKING:
-        # Only type checkers need `__get__`. At run time Python reads a setting from the instance's
-        # dictionary, which needs no call.
+        # Only type checkers need `__get__`. At run time Python finds a setting in the instance's
+        # dictionary, and calls no function.
         def __get__(self, instance: object, owner: type) -> Stored: ...
 
     def __set__(self, instance: object, value: "Input | SettingField[Input, Stored]") -> None:
@@ -300,7 +300,7 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
 
 
 class Proxies(SettingField[ProxyTexts, SecretProxies]):
-    """A setting with URLs of proxies, or None; in text separated by commas or spaces, or `none`."""
+    """A setting with URLs of proxies. In a text, commas or spaces stand between the URLs."""
 
     def read(self, value: ProxyTexts) -> SecretProxies:
         if isinstance(value, str):

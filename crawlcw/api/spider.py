@@ -58,8 +58,8 @@ class _State:
     def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
         if spider is None:
             return self
-        # Use a name with two underscores, which is not part of the spider's fingerprint
-        # (`crawl.seeder`).
+        # The name begins with two underscores, because such names are not part of the spider's
+        # fingerprint (`crawl.seeder`).
         state: State | None = vars(spider).get("__state__")
         if state is None:
             state = vars(spider)["__state__"] = State()
@@ -85,19 +85,20 @@ class Spider:
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
     #: Limits for single hosts, which replace the settings' limits. A key is `shop.example.com`,
-    #: with or without a port, `*.example.com` for its subdomains, or `*`; the most specific counts.
+    #: with or without a port, `*.example.com` for its subdomains, or `*`. If several keys match,
+    #: the most specific key counts.
     limits: Mapping[str, Limit] = {}
     #: The links that the spider follows without code, see `Rule`.
     rules: Sequence[Rule] = ()
     #: The layers that each page's request passes, the outermost first, see `Layer`.
     layers: Sequence[Layer] = ()
     #: Whether to run `start` at each start of a crawl. If False, a later crawl runs `start` again
-    #: only if the ledger has not all of its requests, or if the spider's arguments, attributes or
-    #: code have changed.
+    #: only in two cases: the ledger lacks a request of `start`, or the spider's arguments,
+    #: attributes or code have changed.
     start_again: ClassVar[bool] = False
 
-    #: An item with a value of an unknown type fails the page ("page"), or is dropped and counted
-    #: alone ("item").
+    #: If an item has a value of an unknown type, its page fails ("page"), or the crawl drops and
+    #: counts only this item ("item").
     invalid_items: ClassVar[Literal["page", "item"]] = "page"
 
     #: The results of `response.css` and `css_first`: "lexbor" for nodes, which are fast, or
@@ -164,7 +165,7 @@ class Spider:
         return item
 
     async def login(self, session: LoginSession) -> None:
-        """Log *session* in by `session.fetch` and `session.submit`; an error fails the login.
+        """Log in with `session.fetch` and `session.submit`; an error means a failed login.
 
         One process at a time calls `login`, before the first page of a session, and again when the
         session was logged out.
@@ -227,13 +228,13 @@ class Spider:
     async def closed(self, report: Report) -> None:
         """Called once in each process, after the process's last page; may be a plain function.
 
-        The crawl cancels `closed` when `grace` has passed since the end of the crawl or the order
-        to stop; `closed` has at least 2 s.
+        The time `grace` begins when the crawl ends or is ordered to stop. The crawl cancels
+        `closed` at the end of this time, but gives `closed` at least 2 s.
         """
 
 
 def url_list(callback: F) -> F:
-    """Mark a callback of a spider that reads a list of URLs, such as a sitemap.
+    """Mark a callback that reads a list of URLs, such as a sitemap.
 
     The callback is a generator or an async generator. While the callback runs, the crawl writes the
     callback's requests to the ledger some hundred at a time. A list of URLs of any length thus fits
@@ -253,14 +254,14 @@ async def settled(returned: object) -> None:
 
 def arguments_of(spider: Spider) -> Mapping[str, Any]:
     """Return the arguments of the spider's constructor, unchanged."""
-    return spider._arguments  # noqa: SLF001  # its class is defined in this module
+    return spider._arguments  # noqa: SLF001  # this module defines the class
 
 
 @singledispatch
 def entry_urls(spider: Spider) -> list[str]:
     """Return the URLs that a spider itself names, whose hosts may have private addresses.
 
-    A subclass of `Spider` that names more URLs registers its own function.
+    A subclass of `Spider` that names more URLs registers a function by `entry_urls.register`.
     """
     return list(spider.start_urls)
 

@@ -128,7 +128,7 @@ def date_in(text: str) -> datetime | None:
 
 
 def latest_in(text: str) -> datetime | None:
-    """Return the time in *text* like `date_in`, but the end of a day, month or year."""
+    """Return the time in *text* as `date_in` does; for a day, month or year, return its end."""
     span = _span(text.strip()[:64])
     return None if span is None else span[1]
 
