@@ -174,7 +174,7 @@ class FetchError(CrawlcwError):
 
     @property
     def underlying(self) -> Reason:
-        """The reason of the `FetchError` that caused this error; without one, the own reason."""
+        """The reason of the fetch error that caused this error; else the reason of this error."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
 

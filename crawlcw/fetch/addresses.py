@@ -1,10 +1,10 @@
 """Addresses and ports that a crawl may connect to (CWE-918).
 
 A crawler often runs inside a private network. No link, redirect or DNS answer of the web may lead a
-request into the private network. The guard checks the IP address when aiohttp makes the socket, so
-the connection goes to the checked address, and no later DNS answer can change that address.
+request into the private network. The address guard checks the IP address of a connection when
+aiohttp makes the socket. A later DNS answer cannot change the checked address.
 
-The current exchange is a context variable, because aiohttp does not pass it to the guard.
+The guard gets the current request by a context variable, because aiohttp does not pass it.
 """
 
 import ipaddress
@@ -48,11 +48,11 @@ _METADATA_ADDRESSES = [
     for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
-#: If the start URLs have more host names than this, none is trusted: an intranet has fewer names.
+#: If the start URLs have more host names than an intranet can have, no name is trusted.
 MOST_START_NAMES = 1_000
 #: Maximum number of hosts from the spider's `start` that the ledger's notes hold.
 MOST_START_ADDRESSES = 1 << 16
-#: Prefixes of keys in the ledger's notes: for a host that `start` yielded, and for a public name.
+#: Key prefixes in the ledger's notes, for hosts that `start` yielded and for public host names.
 START, _PUBLIC = "start ", "public "
 #: Maximum number of host names that this process remembers as public.
 _MOST_PUBLIC = 10_000
@@ -70,16 +70,16 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Hop:
-    """One exchange (a request and its response), as the connector and the address guard see it."""
+    """The state of one request and its response, for the connector and for `AddressGuard`."""
 
     attempt: Attempt
     proxy: Proxy | None = None
-    url: yarl.URL | None = None  #: origin, or None before the request starts
+    url: yarl.URL | None = None  #: origin of the request; None before the request starts
     stage: Stage = Stage.DIALLING
 
 
-#: The exchange that the current task works on. aiohttp tries the addresses of a name in separate
-#: tasks, which inherit this variable. The tasks of other requests have their own exchange.
+#: The request that the current asyncio task sends. aiohttp connects to the addresses of a host in
+#: separate asyncio tasks, which inherit this variable.
 current_hop: ContextVar[Hop] = ContextVar("current_hop")
 
 
@@ -94,13 +94,13 @@ class PublicNames:
     """Reads and writes the ledger's notes about the hosts of start URLs, for all processes."""
 
     def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
-        """Use *notes*; only a spider that *has_own_start* records hosts of its `start` there."""
+        """Use *notes*; *has_own_start* says that *notes* may have hosts that `start` yielded."""
         self._notes = notes
         self._has_own_start = has_own_start
         self._noted: set[str] = set()
 
     async def was_public(self, name: str) -> bool:
-        """Return whether *name* ever had a public address; raises `OSError` without the ledger."""
+        """Return whether *name* ever had a public address; raises `OSError` if the ledger fails."""
         return f"{_PUBLIC}{name}" in await self._state()
 
     async def start_hosts(self) -> Collection[str]:
@@ -135,16 +135,17 @@ class AddressGuard:
     """Allows connections to public addresses and to hosts that the user has named.
 
     - *start_origins* are the `Location.host` of the start URLs. A start URL's host may have a
-      private address, for the port in *start_origins* (or 80 and 443). A start URL's host name may
-      have a private address only if the name never had a public address, see `resolved`.
-    - *allow_private* names hosts that may have private addresses, with a port or for all usual
-      ones.
+      private address. If *start_origins* gives a port, only that port is allowed, otherwise 80 and
+      443. A start URL's host name may have a private address only if the name never had a public
+      address, see `resolved`.
+    - *allow_private* names hosts that may have private addresses. A name without a port allows all
+      usual ports.
     - *public_names* remembers public names for other processes and later crawls. Without
       *public_names*, only this guard remembers public names.
 
-    If a trusted name has a private address, other names with the same address are still refused.
-    Link-local addresses, and addresses where clouds serve credentials, are open only to requests
-    whose URL contains the address itself.
+    If a trusted name has a private address, other names with the same address are still refused. A
+    link-local address, or an address at which clouds serve credentials, gets a request only if the
+    URL contains the address itself.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class AddressGuard:
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _ALLOWED_PORTS
         self._public_names = public_names
-        #: Host names that ever had a public address, even if `start` has not yielded them yet.
+        #: Host names that ever had a public address, whether or not they belong to start URLs.
         self._public: dict[str, None] = {}
         self._private: set[str] = set()  #: start URLs' names that never had a public address
         self._trust(start_origins)
@@ -192,8 +193,8 @@ class AddressGuard:
     async def admit(self, url: yarl.URL, proxy: Proxy | None = None) -> None:
         """Check that a request, sent through *proxy*, may go to the host and port of *url*.
 
-        The proxy itself may have any address. Raises `FetchError` for a refused port, and for a
-        private address that *proxy* would connect to. If a proxy resolves names itself, this method
+        The proxy itself may have any address. Raises `FetchError` if the port is refused, or if
+        *proxy* would connect to a private address. If a proxy resolves names itself, this method
         does not know the address, so it refuses only names such as `localhost`. Raises `OSError` if
         the ledger fails.
         """
@@ -244,7 +245,7 @@ class AddressGuard:
         return host == address or not _is_always_refused(address)
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
-        """Note the *addresses* of *name* after every DNS look-up, before aiohttp makes a socket.
+        """Remember whether *name* has a public address, after a look-up and before a connection.
 
         The first look-up decides whether a start URL's name may have private addresses. Raises
         `OSError` while the ledger is unavailable.
@@ -263,7 +264,7 @@ class AddressGuard:
                 await public_names.note_public(name)
         elif is_start and name not in self._private:
             was_public = public_names is not None and await public_names.was_public(name)
-            # A concurrent look-up may have found a public address.
+            # Check again, because a concurrent look-up may have found a public address meanwhile.
             if not was_public and name not in self._public:
                 self._private.add(name)
 
@@ -321,7 +322,7 @@ def _parsed(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def _embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that a gateway would send packets for *ip* to."""
+    """Return the IPv4 address in *ip*, if a gateway would forward packets to this address."""
     packed = ip.packed
     if ip.ipv4_mapped is not None:
         return ip.ipv4_mapped

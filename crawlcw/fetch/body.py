@@ -1,16 +1,16 @@
 """Bodies of responses: how to decode them, limit their memory, and refuse some of them.
 
-- **Codings.** The size limit counts *decoded* bytes, and decoding yields one small piece at a time,
-  because 52 bytes of brotli can stand for gigabytes. Only this module can notice that a compressed
+- **Codings.** The size limit counts *decoded* bytes. A decoder yields one small piece at a time,
+  because 52 bytes of brotli can become gigabytes. Only this module can notice that a compressed
   stream ends too early, if its Content-Length is correct. A page whose stream ends too early is
   marked as incomplete, and the download of a file fails.
-- **Memory.** A `MemoryBudget` limits the bytes of all bodies in memory. Requests for shares of the
-  budget are served in their order, so small shares cannot overtake a large share forever. A task
-  that has a share never waits for more, because two such tasks could wait for each other. So the
-  further shares of a task, which never wait, may exceed the budget.
-- **Refused bodies** have no end or no text, as their Content-Type or first bytes show. An image is
-  refused even if its Content-Type is HTML. PDF and `application/octet-stream` are read, because
-  spiders want PDF files and unknown types may be text.
+- **Memory.** A `MemoryBudget` limits the bytes of all bodies in memory. Tasks get shares of the
+  budget in the order of their requests, so small requests cannot delay a large request forever. A
+  task that has a share never waits for more, because two such tasks could wait for each other. Such
+  a task gets more bytes at once, even if the bodies then exceed the budget.
+- **Refused bodies.** A body is refused if its Content-Type or its first bytes show that the body
+  never ends or is no text. An image is refused even if its Content-Type is HTML. PDF and
+  `application/octet-stream` are read, because spiders want PDF files and unknown types may be text.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
-#: Number of coded bytes that a body may have beyond the limit of decoded bytes, because some coded
-#: bytes, such as empty gzip members, decode to nothing.
+#: Number of coded bytes that a body may have beyond the limit of decoded bytes. Some coded bytes,
+#: such as empty gzip members, decode to nothing.
 _RAW_SLACK = 1 << 20
 #: Maximum number of compressed streams in one body, because each stream costs as much time as some
 #: kilobytes of content. Normal bodies have at most some hundreds of streams.
@@ -47,8 +47,8 @@ _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659 limits the window of zstd to 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-#: Codings of IANA's list and of archives that have no decoder in this module. Any other name, such
-#: as `aws-chunked` or a charset, is no coding, so the body is used as it is, as in browsers.
+#: Names of codings for which this module has no decoder, from IANA's list and from archives. Any
+#: other name, such as `aws-chunked` or a charset, is ignored, as in browsers.
 _WITHOUT_DECODER = frozenset(
     {
         *("aes128gcm", "bzip2", "compress", "dcb", "dcz", "exi", "lz4", "lzma", "pack200-gzip"),
@@ -60,10 +60,10 @@ _WITHOUT_DECODER = frozenset(
 class BodyDecoder:
     """Decodes the content codings of a body, one piece at a time.
 
-    *codings* are the names in Content-Encoding, in the order in which the server encoded the body.
-    A body with more than *limit* decoded bytes is cut at the limit. Without a limit, as for a file,
-    a body fails if it has more than a hundred decoded bytes for each received byte. The constructor
-    and `pieces` raise `FetchError` (`content-encoding`) for such a body, an unknown coding, or a
+    *codings* are the names in Content-Encoding, and the server has applied the first coding first.
+    A body with more than *limit* decoded bytes is cut at the limit. Without *limit*, a body fails
+    if its decoded bytes are more than a hundred times its received bytes. The constructor and
+    `pieces` raise `FetchError` (`content-encoding`) for a body that fails, an unknown coding, or a
     corrupt stream.
     """
 
@@ -105,13 +105,13 @@ class BodyDecoder:
 
     @property
     def missing(self) -> str:
-        """Message about the stream that is incomplete if the body ends now; "" for a whole body."""
+        """Message that a stream is incomplete if the body ends now; "" if each is complete."""
         errors = [] if self.is_full else [stage.missing for stage in self._stages if stage.missing]
         return errors[0] if errors else ""
 
     @property
     def lacks_content(self) -> bool:
-        """Whether content is missing if the body ends now, and not only a checksum."""
+        """Whether more than a checksum would be missing if the body ended now."""
         return any(stage.missing and stage.lacks_content for stage in self._stages)
 
 
@@ -140,15 +140,15 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         output = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
-        # If a piece has *max_length* bytes, more output may follow without new input.
+        # A piece of *max_length* bytes may be cut, so read more output before giving new input.
         self.needs_input = len(output) < max_length
         return output
 
     @property
     def awaits_checksum(self) -> bool:
         """Whether all content has been decoded, but the checksum is missing."""
-        # zlib does not report the checksum, so feed a copy of the decompressor with zeros, and
-        # another copy with ones. Only at the checksum do both copies end without content.
+        # zlib does not tell whether the checksum comes next. So give 0x00 to a copy of the
+        # decompressor and 0xFF to a second copy. If both return no content, the checksum is next.
         return all(map(self._is_checksum, (b"\0", b"\xff")))
 
     def _is_checksum(self, byte: bytes) -> bool:
@@ -173,7 +173,7 @@ class _Brotli:
         return bool(self._decoder.is_finished())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # brotli checks the limit only after an internal buffer, so the output may be longer.
+        # brotli fills an internal buffer before it checks the limit, so the output may be longer.
         output = bytes(self._decoder.process(data, output_buffer_limit=max_length))
         self.needs_input = len(output) < max_length
         return output
@@ -183,11 +183,11 @@ _Engine: TypeAlias = _Zlib | _Brotli | zstd.ZstdDecompressor
 
 
 class _OverfedError(Exception):
-    """A decoding stage has received more bytes or streams than a body within the limit can have."""
+    """A decoder has received too many bytes or streams for a body within the size limit."""
 
 
 class _Stage:
-    """Decoder of one coding of a body, which may be several streams in a row with gzip and zstd."""
+    """Decoder of one coding of a body; a gzip or zstd body may have several streams in a row."""
 
     def __init__(self, name: str, *, room: int) -> None:
         """Accept at most *room* coded bytes."""
@@ -240,14 +240,14 @@ class _Stage:
 
     @property
     def missing(self) -> str:
-        """Message that the stream is incomplete if the body ends now; "" for a complete stream."""
+        """Message that this stream is incomplete if the body ends now; "" if it is complete."""
         # A coded body without any bytes is complete, as in many responses without content.
         is_open = self._engine is not None or self._head
         return f"the {self._name} stream is incomplete" if is_open else ""
 
     @property
     def lacks_content(self) -> bool:
-        """Whether content is missing if the body ends now; true if zlib cannot tell."""
+        """Whether content would be missing if the body ended now; true if this is unknown."""
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 
@@ -260,8 +260,8 @@ def _deflate(start: bytes) -> _Engine:
     return _Zlib(zlib.MAX_WBITS if has_wrapper else -zlib.MAX_WBITS)
 
 
-#: Function that makes a coding's decompressor from the first bytes, first byte of a further stream
-#: ("" if there can be only one), and number of bytes that the function needs.
+#: For each coding: the function that makes a decompressor from a body's first bytes, the first byte
+#: of each further stream (empty if a body is one stream), and how many bytes the function needs.
 _CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
     "gzip": (lambda _: _Zlib(16 + zlib.MAX_WBITS), b"\x1f", 1),
     "deflate": (_deflate, b"", 2),
@@ -311,7 +311,7 @@ _SIGNATURES = (
     (0, b"Rar!\x1a\7", "application/vnd.rar"),
     (0, b"\0asm", "application/wasm"),
 )
-#: Pattern that matches any signature of a binary format, to check most pages only once.
+#: Pattern that matches the signature of any binary format, so that most pages need only one check.
 SIGNED = re.compile(
     b"|".join(b".{%d}%b" % (offset, re.escape(mark)) for offset, mark, _ in _SIGNATURES), re.DOTALL
 )
@@ -329,7 +329,7 @@ def check_type(
     """Raise `FetchError` for a body of *kind* if it must not be read.
 
     *accepted* are types that are never refused, such as `image/png`, `image/*`, `*/*`.
-    *declared_type* is the type from the server, if the bytes show another type.
+    *declared_type* is the type in Content-Type if *kind* comes from the body's first bytes.
     """
     if not kind.startswith(_REFUSED_TYPES) or kind in _READABLE_IMAGE_TYPES:
         return
@@ -345,7 +345,7 @@ def check_type(
 def check_start(start: bytes, declared_type: str, accepted: Sequence[str]) -> None:
     """Raise `FetchError` for a body that begins with *start*, if it must not be read.
 
-    Only bodies whose *declared_type* is a type of pages, or missing, are checked.
+    Checks a body only if `_SAYS_NOTHING` contains its *declared_type*.
     """
     if SIGNED.match(start) is not None and declared_type in _SAYS_NOTHING:
         actual_type = next(
@@ -379,9 +379,9 @@ class MemoryBudget:
         self._turn = asyncio.Lock()  # waiting tasks, in their order
 
     async def take(self, size: int, *, waits: bool = True) -> Share:
-        """Take *size* bytes, at most the whole budget; if not *waits*, even over the limit."""
+        """Take *size* bytes, at most the whole budget; wait for free bytes if *waits* is true."""
         size = min(size, self.limit)
-        # If enough bytes are free and no caller waits, skip the lock, which costs time.
+        # Take the lock, which costs time, only if another caller waits or too few bytes are free.
         if waits and (self._turn.locked() or self.used + size > self.limit):
             async with self._turn:
                 while self.used + size > self.limit:

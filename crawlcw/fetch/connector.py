@@ -2,15 +2,16 @@
 
 If a server sends two responses to one HTTP/1.1 request, the second looks like the response to the
 next request. One rule limits the damage of such second responses. If a byte arrives while a
-connection is idle, the connector closes all idle connections to that origin, and uses new
-connections only once. The rule also applies to unread bytes in the socket, and to a second response
-directly after the first. If a second response arrives after the next request, crawlcw records it
-for a wrong page of the same origin. HTTP/2 is not offered, because aiohttp does not support it.
+connection is idle, the connector closes all idle connections to that origin. From then on, a
+connection to that origin serves only one request. The rule also applies to unread bytes in the
+socket, and to a second response directly after the first. If a second response arrives after the
+next request, crawlcw cannot notice this, and records the second response as the next page. HTTP/2
+is not offered, because aiohttp does not support it.
 
 aiohttp opens the connections, and its parser reads heads and bodies. The module `framing` repairs
-heads and decodes chunks. aiohttp does not limit interim responses and the framing of chunks, so
-this module does. Only this module uses private names of aiohttp, which any release may change, so
-pyproject.toml limits aiohttp's version.
+heads and decodes chunks. aiohttp limits neither interim responses nor the size lines of chunks, so
+this module limits them. Only this module uses private names of aiohttp, which any release may
+change, so pyproject.toml limits aiohttp's version.
 """
 
 import asyncio
@@ -56,18 +57,18 @@ from crawlcw.fetch.framing import Chunks, mended
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
-#: Maximum number of origins (each by one proxy) whose idle connections are known.
+#: Maximum number of `Site` objects that the connector remembers.
 _SITES = 4_000
 _KEEPALIVE = 15.0
 _LEAST_IDLE = 16
 #: Maximum number of idle connections; if file descriptors run out, the downloader closes them all.
 _IDLE_IN_TOTAL = 1_000
-#: Start of a 408 response, which some servers send before they close an idle connection.
+#: First bytes of a 408 response, which some servers send before they close an idle connection.
 _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 #: Maximum bytes of the interim responses (such as 103 Early Hints) to one request, because some
 #: servers send such responses for ever.
 _MAX_INTERIM = 1 << 16
-#: Maximum bytes of a response that are not content, such as the sizes of tiny chunks.
+#: Maximum bytes of a response beside its content, such as the size lines of tiny chunks.
 _MAX_FRAMING = 1 << 24
 #: Pattern for interim responses, after the empty lines that some servers send first.
 _INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
@@ -97,7 +98,7 @@ _OF_THE_HOST = range(1, 7)
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """The connections to one origin, either directly or through one proxy."""
+    """All connections to one origin that use the same proxy, or that use no proxy."""
 
     url: yarl.URL
     is_admitted: bool = False  #: whether the address guard permits requests to the origin
@@ -114,7 +115,7 @@ class Site:
 class Listener(ResponseHandler):
     """Protocol object of one connection, which closes the connection if the bytes violate HTTP."""
 
-    # Slots make each access faster, because Python shares the dict keys only of few attributes.
+    # Slots are faster here, because Python optimizes instance dictionaries only for few attributes.
     __slots__ = (
         *("site", "idle_since", "sent_at", "is_answered"),
         *("message", "content", "_socket", "_received_bytes", "_incomplete_head"),
@@ -124,12 +125,12 @@ class Listener(ResponseHandler):
     message: RawResponseMessage  #: head of the response
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, among: set[ResponseHandler]) -> None:
-        """*among* is the set of open connections, which a closed connection leaves."""
+        """*among* is the set of open connections; a connection leaves the set when it closes."""
         super().__init__(loop)
         self._open_connections = among
         self.site: Site | None = None  #: None until a proxy's tunnel is open
         self.idle_since = 0.0  #: monotonic time when the connection became idle
-        #: When the request was sent, by the monotonic clock, or a moment later.
+        #: Monotonic time when the request was sent; it may be a moment too late.
         self.sent_at = 0.0
         self.is_answered = False  #: whether the head of the response has come
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the response
@@ -137,13 +138,13 @@ class Listener(ResponseHandler):
         self._received_bytes = 0  #: number of bytes received since the request
         #: Received bytes of an incomplete head; None if no head is expected.
         self._incomplete_head: bytes | None = None
-        #: Maximum of bytes outside the content that a complete response may have.
+        #: Maximum bytes beside the content (head, chunk sizes, trailers) of a complete response.
         self._framing_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to use a new connection, or a connection on which TLS has started."""
         super().connection_made(transport)
-        # If an HTTP proxy is used, the connection to the proxy is open now.
+        # Note that the connection has reached the proxy, if an HTTP proxy is used.
         hop = current_hop.get()
         hop.stage = max(hop.stage, Stage.REACHED)
         self._socket = transport.get_extra_info("socket")
@@ -161,15 +162,16 @@ class Listener(ResponseHandler):
     def close(self) -> None:
         """End the connection at once.
 
-        A graceful close would wait for servers that do not read the request or do not end TLS, and
-        the connector's `close` would wait too.
+        A graceful close would wait for a server that does not read the request or does not end TLS.
+        Then the connector's `close` would also wait for that server.
         """
         self.abort()
 
     async def ask(self, request: bytes, *, is_head: bool, patience: float) -> None:
         """Send a request, and wait for the head of its response.
 
-        The server may send nothing for *patience* seconds. If *is_head*, the response has no body.
+        It fails if the server sends nothing for *patience* seconds. If *is_head*, the response has
+        no body.
         """
         self.is_answered = False
         self._incomplete_head, self._received_bytes = b"", 0
@@ -194,7 +196,7 @@ class Listener(ResponseHandler):
                 self._socket.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
     def resume_writing(self) -> None:
-        """Start the timeout of the response, because the kernel has accepted the whole request."""
+        """Start the timeout of the response when the kernel has accepted the whole request."""
         super().resume_writing()
         self.start_timeout()
 
@@ -213,7 +215,7 @@ class Listener(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         """Process bytes from the socket; if *data* is empty, parse bytes that a pause has kept."""
         if self.site is None or self._parser is None:
-            super().data_received(data)  # bytes for a proxy's tunnel, or before `ask`
+            super().data_received(data)  # a proxy opens its tunnel, or `ask` has not begun
             return
         self._received_bytes += len(data)
         begins = self._incomplete_head is not None
@@ -243,7 +245,7 @@ class Listener(ResponseHandler):
 
         A response that is already complete stays valid (RFC 9112, section 6.3). Later bytes are
         dropped, because a server could send bytes for ever. On a reused connection, invalid HTTP
-        may belong to the previous response, so `transport` sends the request again.
+        may be a late part of the previous response, so `transport` sends the request again.
         """
         is_behind = self.is_answered and self.content.is_eof()
         is_goodbye = data.startswith(_GOODBYES)
@@ -315,7 +317,7 @@ class Connector(TCPConnector):
 
     def __init__(self, settings: Settings, guard: AddressGuard) -> None:
         connect = settings.connect_timeout.total_seconds()
-        # A shorter timeout than a connection's distinguishes a dead DNS from a dead host.
+        # Let DNS time out before the connection, so that dead DNS does not look like a dead host.
         self._names = NameResolver(patience=min(connect / 2, _NAME_PATIENCE), guard=guard)
         super().__init__(
             resolver=self._names,
@@ -358,7 +360,7 @@ class Connector(TCPConnector):
         return site
 
     async def take(self, site: Site, hop: Hop) -> Listener:
-        """Return the longest idle connection that may be used again, or else a new connection.
+        """Return the usable connection that has been idle the longest, or else a new connection.
 
         The caller must pass the connection to `release`.
         """
@@ -368,7 +370,7 @@ class Connector(TCPConnector):
             del self._idle[connection]
             if now - connection.idle_since > _KEEPALIVE or not connection.is_connected():
                 connection.close()
-            # Skip a connection with unread bytes, whose delivery will close the connection.
+            # Skip a connection with unread bytes, because these bytes will close it.
             elif not connection.has_unread():
                 hop.stage = max(hop.stage, Stage.REACHED)
                 return connection
@@ -395,7 +397,7 @@ class Connector(TCPConnector):
             self._clean_timer = self._loop.call_later(_KEEPALIVE, self._close_old_idle)
 
     def close_idle(self, *, max_kept: int = 0, released_before: float = math.inf) -> None:
-        """Close idle connections used before *released_before*, but keep *max_kept* open."""
+        """Close connections that became idle before *released_before*, but keep *max_kept* open."""
         while (
             len(self._idle) > max_kept
             and (oldest := next(iter(self._idle))).idle_since < released_before
@@ -463,7 +465,7 @@ class Connector(TCPConnector):
         addresses = await self._resolve_host(proxy.host, proxy.port)
         sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(addresses))
         hop.stage = Stage.REACHED
-        # Pass the open socket to python-socks as a forward proxy that is already connected.
+        # Make python-socks use the open socket, in the form of a forward proxy that is connected.
         forward_proxy: Any = _Reached(hop, sock)
         socks_proxy = SocksProxy.create(
             proxy_type=ProxyType.SOCKS5,
@@ -537,8 +539,8 @@ class _Reached:
 class NameResolver(AbstractResolver):
     """Resolves host names in its own threads, each within *patience* seconds.
 
-    The event loop's own threads would not be enough, because look-ups of a few dead names block all
-    four threads of uvloop. *guard* notes the addresses of every name.
+    The event loop has too few threads, because each look-up of a dead name blocks one of uvloop's
+    four threads. *guard* notes the addresses of every name.
     """
 
     def __init__(self, *, patience: float, guard: AddressGuard) -> None:

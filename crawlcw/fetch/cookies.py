@@ -22,9 +22,8 @@ from crawlcw.model.identities import Cookie
 
 logger = logging.getLogger(__name__)
 
-#: Maximum numbers of cookies in a jar and of cookies of one domain, as in Chromium.
-MOST_COOKIES = 3_300
-_MOST_OF_A_DOMAIN = 180
+MOST_COOKIES = 3_300  #: maximum number of cookies in a jar, as in Chromium
+_MOST_OF_A_DOMAIN = 180  #: maximum number of cookies of one domain, as in Chromium
 #: Maximum of characters in a jar, because a session's cookies must fit in one document of a ledger.
 _MOST_CHARACTERS = 2 << 20
 #: Pattern for a value that needs no coding in a `Cookie` header.
@@ -32,9 +31,8 @@ _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
 #: A smaller change of a cookie's expiry is ignored, because servers send a new expiry each time.
 _MIN_EXPIRY_CHANGE = timedelta(minutes=1)
 
-#: Maximum bytes of a name and its value, and of each attribute (section 5.6).
-_MAX_COOKIE = 4096
-_MAX_ATTRIBUTE = 1024
+_MAX_COOKIE = 4096  #: maximum bytes of a cookie's name and value together (section 5.6)
+_MAX_ATTRIBUTE = 1024  #: maximum bytes of the value of an attribute (section 5.6)
 _MAX_LIFETIME = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
 #: A header with control characters, or with bytes that are not UTF-8, sets no cookie. Browsers keep
@@ -55,8 +53,8 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 class SiteCookies:
     """A cookie jar that returns cookies only to their own site.
 
-    - If `Domain` is a public suffix (`co.uk`, `github.io`) or an IP address, only exactly that host
-      can set the cookie, and only that host gets the cookie.
+    - If `Domain` is a public suffix (`co.uk`, `github.io`) or an IP address, it must be the host
+      that sets the cookie. Then only that host gets the cookie.
     - A port other than 80 and 443 has its own cookies.
     - A cookie that came over TLS is sent only over TLS.
 
@@ -64,10 +62,10 @@ class SiteCookies:
     """
 
     def __init__(self) -> None:
-        #: Cookies by a digest of the fields that identify a cookie; the cookie set longest ago is
-        #: first.
+        #: Cookies by a digest of the fields that identify a cookie, in the order in which responses
+        #: last set the cookies.
         self._cookies: dict[str, Cookie] = {}
-        #: The rank of each cookie, by port and domain, and then by the cookie's digest. Older
+        #: For each port and domain, the rank (the order by age) of each cookie by its digest. Older
         #: cookies have lower ranks; a cookie that is set again keeps its rank.
         self._ranks: dict[tuple[int, str], dict[str, int]] = {}
         self._rank_counter = count()
@@ -80,7 +78,7 @@ class SiteCookies:
         return dict(self._cookies)
 
     def take_changes(self) -> dict[str, Cookie | None]:
-        """Return the cookies changed since the last call, with None for a deleted cookie."""
+        """Return the cookies that have changed since the last call; a deleted cookie is None."""
         changed, self.changed = self.changed, set()
         return {cookie_key: self._cookies.get(cookie_key) for cookie_key in changed}
 
@@ -112,7 +110,7 @@ class SiteCookies:
         self._set(cookie, now=datetime.now(UTC))
 
     def keep(self, headers: Iterable[str], url: yarl.URL) -> None:
-        """Keep the valid cookies of the `Set-Cookie` headers that *url* sent."""
+        """Keep the valid cookies of *headers*, the `Set-Cookie` headers in *url*'s response."""
         now = datetime.now(UTC)
         try:
             for header in headers:
@@ -190,7 +188,7 @@ class SiteCookies:
 
 
 def _origin(url: yarl.URL) -> tuple[str, int, bool]:
-    """Return the host of *url*, the port under which its cookies are kept, and whether it uses TLS.
+    """Return the host of *url*, the port for the cookies of the host, and whether *url* uses TLS.
 
     Ports 80 and 443 share their cookies (as port 0), because sites redirect from HTTP to HTTPS.
     """
@@ -235,12 +233,13 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     host, port, is_safe = _origin(url)
     domain = attributes.get("domain", "").removeprefix(".").lower()
     if not domain.isascii():
-        try:  # Chromium also converts the domain to ASCII.
+        try:  # Convert the domain to ASCII, as Chromium does.
             domain = yarl.URL.build(scheme="http", host=domain).raw_host or ""
         except ValueError:
             return None
-    # A cookie of a public suffix or an IP address is for exactly one host. In the URL Standard only
-    # an IPv4 address ends in a number, and an IPv6 address has no private suffix.
+    # A cookie of a public suffix or an IP address is for exactly one host. Only an IPv4 address has
+    # a number after the last dot (URL Standard), and `privatesuffix` returns None for an IPv6
+    # address.
     is_shared = (
         f".{host}".endswith(f".{domain}")
         and not host.rpartition(".")[2].isdigit()
@@ -249,7 +248,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     if domain not in ("", host) and not is_shared:
         return None
     path, is_secure = attributes.get("path", ""), "secure" in attributes
-    # Servers read the value of a nameless cookie as a name, so check the prefix there too.
+    # If a cookie has no name, servers read its value as a name, so check the value for a prefix.
     effective_name = (name or value).lower()
     is_host = effective_name.startswith("__host-")
     if (
@@ -275,7 +274,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return a cookie's attributes by lower-case name, the last one if a name is repeated."""
+    """Return a cookie's attributes by lower-case name; a repeated name has its last value."""
     attributes: dict[str, str] = {}
     for piece in text.split(";"):
         name, _, value = (part.strip(_BLANK) for part in piece.partition("="))

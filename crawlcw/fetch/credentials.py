@@ -1,4 +1,4 @@
-"""Secrets that only certain origins get: headers and logins of settings and of start URLs.
+"""Secrets (headers and logins) from settings and start URLs, which only certain origins get.
 
 An origin is scheme, host and port, so no secret goes to another host, or from https to http. Each
 process reads the secrets from its spider and settings, and keeps them only in memory, so no ledger,
@@ -23,9 +23,9 @@ HARMLESS = frozenset(
 class Credentials:
     """Layer that adds an origin's secrets to each request to that origin.
 
-    The spider and the hooks do not see the secrets that this layer adds. If a header has several
-    values, the request's own header wins. A header of the session (for the origins of its login)
-    comes next, and last a header of the settings or start URL.
+    The spider and the hooks do not see the secrets that this layer adds. If several sources set the
+    same header, the header of the request itself wins. The header of the session is next, at the
+    origins of its login. The header of the settings or start URL is last.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Credentials:
         return self.learn_password(url)
 
     def learn_password(self, url: str) -> bool:
-        """Note the user and password in *url*, whose origin gets no secret of the settings."""
+        """Remember the user and password in *url*; send its origin no secret of the settings."""
         login = urls.userinfo(url)
         if login is None or login.origin in self._passwords:
             return False

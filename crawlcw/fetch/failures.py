@@ -15,13 +15,13 @@ from crawlcw.model.sanitize import printable
 _MAX_MESSAGE = 500
 #: Parts of aiohttp's messages about headers and trailers that are too large.
 _TOO_LARGE = ("Too many headers", "Got more than")
-#: Reasons of failure of a request that a proxy does not answer.
+#: Failure reasons which mean that a proxy has not answered.
 _SILENCE = frozenset({Reason.TIMEOUT_CONNECT, Reason.TIMEOUT_READ, Reason.DISCONNECTED})
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the error for HTTP 407 from *proxy*; *otherwise* applies if the server sent 407."""
+    """Return the error for HTTP 407; *otherwise* is the error if the server has sent the 407."""
     complaint = "needs a user and a password" if proxy.user is None else "rejects its password"
     message = f"the proxy {proxy} {complaint} (HTTP 407)"
     return ProxyFailedError(message, is_permanent=True, request_failure=otherwise)
@@ -51,7 +51,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} accepts connections but does not respond"
         return ProxyFailedError(message, request_failure=None if ungreeted else tunnel_failure)
-    # Use `strerror`, because aiohttp's own message repeats the proxy.
+    # Use `strerror`, because aiohttp's own message contains the proxy's address once more.
     is_tls = failure.reason is Reason.TLS
     detail = (None if is_tls else getattr(error, "strerror", None)) or failure.message
     return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(detail)}")
@@ -59,7 +59,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
 
 def _untrusted(error: BaseException | None) -> str | None:
     """Return the message of the certificate error among the causes of *error*, if there is one."""
-    # Python 3.11 raises a TypeError for a bad certificate within a tunnel over TLS.
+    # Search all causes, because a TypeError may hide the error (TLS in TLS in Python 3.11).
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
     return None if error is None else error.verify_message
@@ -117,7 +117,7 @@ def _reason(error: BaseException) -> Reason:
 
 def _is_too_large(error: BaseException | None) -> bool:
     while error is not None:
-        # For trailers that are too large, aiohttp keeps only the text of the error.
+        # Check the text too, because aiohttp loses the error's class if trailers are too large.
         text = str(error)[:_MAX_MESSAGE]
         if isinstance(error, LineTooLong) or any(marker in text for marker in _TOO_LARGE):
             return True

@@ -1,9 +1,9 @@
 """Read heads that violate HTTP, and bodies in chunks, as browsers do.
 
 aiohttp's parser refuses a whole head if one line is not a header, and refuses a chunk with a blank
-or a bare line feed. Browsers accept such invalid responses, so this module mends them. The
-connection of a mended response is not used again, because a proxy may see the end of the response
-elsewhere and take later bytes for a second response.
+or a bare line feed. Browsers accept such invalid responses, so this module mends them. A connection
+is not used again after a mended response. A proxy may find the response's end at a different byte,
+and take the bytes after that for a second response.
 """
 
 import re
@@ -17,7 +17,7 @@ _BARE_CR = re.compile(rb"\r(?!\n)")
 #: Pattern for a header line, even with blanks before the colon (RFC 9110, section 5.6.2).
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-#: Pattern for the line end after a chunk and the next size line (RFC 9112, section 7.1).
+#: Pattern for a chunk's line end, followed by the next chunk's size line (RFC 9112, section 7.1).
 _SIZE = re.compile(rb"(\r?)\n0*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*?)?(\r?)\n")
 _SIZE_BEGUN = re.compile(rb"\r?(?:\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\n]*|\r)?)?)?")
 _LAST_BEGUN = re.compile(rb"\r?\n0+[ \t]*(?:;[^\n]*|\r)?")
@@ -76,8 +76,8 @@ class Chunks:
     def __init__(self, payload: StreamReader) -> None:
         """Feed the content of all chunks to *payload*."""
         self._payload = payload
-        #: The bytes that are not parsed yet, such as half a size line. The first size line follows
-        #: the end of the head, which looks like the end of a chunk.
+        #: The bytes that are not parsed yet, such as half a size line. The initial value is the end
+        #: of the head, because `_SIZE` begins with a line end.
         self._unparsed_bytes = b"\r\n"
         self._missing_bytes = 0  #: number of missing bytes of the current chunk
         self._has_bare_lf = False
@@ -129,7 +129,7 @@ class Chunks:
         self._payload.feed_eof()
         if trailers_end.end() < len(self._unparsed_bytes):
             raise HttpProcessingError(message="bytes after the last chunk")
-        if self._has_bare_lf:  # a proxy may see another end of the body
+        if self._has_bare_lf:  # a proxy may find the body's end elsewhere
             raise HttpProcessingError(message="bare line feeds between chunks")
 
     def pause_reading(self) -> None:

@@ -38,16 +38,16 @@ from crawlcw.fetch.user_layers import (
 from crawlcw.files.saving import SaveFile
 from crawlcw.model import urls
 
-#: Key for pages that a browser renders in a mapping whose other keys are a `Purpose`.
+#: In a mapping by `Purpose`, this is the key for pages that a browser renders.
 RENDERED = "rendered"
 
 
 class Transport:
-    """The last step of every request, which sends it to the server or to a test's replacement."""
+    """The last step of every request; it calls the HTTP client, or the fake client of a test."""
 
     def __init__(self, client: Downloader) -> None:
         self._client = client
-        #: The call that sends a request, without `call_next` because no layer is below.
+        #: Function that sends a request; it takes no `call_next`, because no layer is below.
         self.ask: Next = getattr(client, "exchange", self._fetch)
 
     def _fetch(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
@@ -72,10 +72,11 @@ def layers(
 ) -> list[Step | None]:
     """Return the layers of a crawl of *spider*, the outermost first, with None for omitted layers.
 
-    The layers above a layer have changed each request that the layer sees, and the layers below
-    have changed its response. A layer gets only requests of its purposes, or all requests if the
-    layer has no `purposes`. `Fetcher` chooses the session before the first layer. `credentials`
-    adds the session's headers, `Proxies` its proxy, and `Transport` its cookies.
+    A layer sees a request after all outer layers have changed the request, and a response after all
+    inner layers have changed the response. A layer gets only the kinds of requests that its
+    `purposes` list, or all requests if the layer has no `purposes`. `Fetcher` chooses the session
+    before the first layer. `credentials` adds the session's headers, `Proxies` its proxy, and
+    `Transport` its cookies.
     """
     chosen_layers = [*spider.layers, *loaded_layers(settings.layers)]
     user_layers = [UserLayer(layer, watch, admission) for layer in chosen_layers]
@@ -92,7 +93,7 @@ def layers(
         Transport(default.client),
     ]
     default.next_by_purpose = chains(lower_layers)
-    # A spider's downloader and `wire` layers may return a file in memory instead of a stream.
+    # A spider's downloader or a `wire` layer may return a file's content in memory.
     streams = (
         not wire_layers
         and default.spider_downloader is None
@@ -100,7 +101,7 @@ def layers(
     )
     return [
         # `FollowRedirects` runs once for an attempt, because the attempt's deadline covers all
-        # hops. Scope, robots.txt and delay must permit a redirect's target first.
+        # hops. Before a redirect, scope, robots.txt and delay must permit its target.
         FollowRedirects(settings, admission),
         # ---- The layers below run once for each hop, the first URL or a redirect's target.
         # `login_when` checks the response after hooks and the browser have changed it.
@@ -123,7 +124,7 @@ def layers(
 
 
 def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
-    """Return a function for each purpose that sends a request through *steps*, outermost first.
+    """For each purpose, return a function that passes a request to *steps* from first to last.
 
     For pages that a browser renders, the key is `RENDERED` instead of a purpose.
     """
@@ -150,7 +151,7 @@ def _above(layer: Layer, call_next: Next) -> Next:
 class DefaultDownloader:
     """The crawl's own downloader, which the crawl passes to a spider's `downloader()`.
 
-    A `DefaultDownloader` sends requests through the crawl's lower layers to *client*, see `layers`.
+    A `DefaultDownloader` sends requests to *client* through the `lower_layers` of `layers`.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ def web(
 ) -> DefaultDownloader:
     """Return the downloader for a crawl of *spider*; *extra_urls* are more start URLs.
 
-    *cache* makes the cache layer, whose bodies count in the same memory budget.
+    *cache* makes the cache layer. Cached bodies count in the downloader's memory budget.
     """
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *extra_urls]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)

@@ -4,10 +4,10 @@ Each proxy has a circuit breaker (`health.ProxyBreaker`). If a proxy cannot be r
 has failed. If a request through a reachable proxy fails, the page is requested once more, through
 another proxy:
 - If the second request works, one failure counts against each proxy that failed.
-- If the second request fails too, and one of the proxies works for other pages, the page or its
-  origin has failed.
+- If the second request fails too, the page or its origin has failed. This holds only if at least
+  one of the tried proxies works for other pages.
 
-So the crawl gives up no host because of a bad proxy, and no proxy because of a bad host.
+So the crawl does not give up a host because of a bad proxy, or a proxy because of a bad host.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which a response through one proxy proves that the origin works.
 _RECENT = 60.0
-#: Maximum number of proxies that try one page; after as many failures the page has failed.
+#: Maximum number of proxies that try one page. If all these proxies fail, the page has failed.
 _MOST_TRIED = 10
-#: Seconds of a proxy's first ban by a host; each further ban takes twice as long.
+#: Seconds of a proxy's first ban by a host; each later ban takes twice as long as the ban before.
 _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
 #: Seconds that a request waits for a usable proxy before `ProxiesAwayError` is raised.
 _PATIENCE = 5.0
-#: Number of failures in a row, for pages that other proxies could fetch, that stop a proxy's use.
+#: Number of failures in a row that stop a proxy's use, if other proxies could fetch the pages.
 _MAX_FAILURES_IN_ROW = 3
 
 
@@ -70,9 +70,9 @@ class ProxyPool:
         self._next_index = random.randrange(len(self.proxies)) if self.proxies else 0
         #: The end of the last ban and the number of bans, by proxy and host.
         self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
-        #: The proxies that failed for a URL, and that are the cause if another proxy gets the page.
+        #: The proxies that failed for each URL; if another proxy gets the page, they are the cause.
         self._failed_by_url: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
-        #: The proxy that last got a response from an origin, and when, by origin.
+        #: For each origin, the proxy that last got a response, and the time of that response.
         self._last_answer_by_origin: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
         #: Function that is called with a reason when all proxies have failed for good.
         self.on_lost: Callable[[str], None] = lambda _: None
@@ -148,7 +148,7 @@ class ProxyPool:
         )
 
     def unban(self, host: str) -> None:
-        """Forget all bans by *host*, because it bans every proxy."""
+        """Forget all bans by *host*, because *host* has banned every proxy."""
         for proxy_and_host in [
             proxy_and_host for proxy_and_host in self._bans if proxy_and_host[1] == host
         ]:
@@ -163,7 +163,7 @@ class ProxyPool:
         return breaker
 
     def answered(self, proxy: Proxy, response: Response) -> None:
-        """Note that *proxy* works, unless *response* is an error that the proxy may have sent."""
+        """Record a success of *proxy*, unless *response* is an error that *proxy* may have sent."""
         if response.status >= 400 and _may_speak(proxy, response.url):
             return
         origin = urls.origin_of(response.url)
@@ -171,7 +171,7 @@ class ProxyPool:
         remember(self._last_answer_by_origin, origin, (proxy, self._clock()))
 
     def note_fetched(self, url: str, proxy: Proxy | None) -> None:
-        """Note that *proxy* (None if unknown) has fetched *url* or the target of its redirect.
+        """Record that *proxy* (None if unknown) has fetched *url* or the target of a redirect.
 
         A failure counts against each proxy that failed for *url* before.
         """
@@ -184,7 +184,7 @@ class ProxyPool:
         self.failed(proxy, message, tolerated=_MAX_FAILURES_IN_ROW)
 
     def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
-        """Note a failure of *proxy*; *tolerated* failures in a row stop its use for a time."""
+        """Record a failure of *proxy*; stop its use after *tolerated* failures in a row."""
         breaker, now = self.health(proxy), self._clock()
         if not breaker.fault(
             why, now=now, policy=self._policy, tolerated=tolerated, is_permanent=for_good
@@ -202,19 +202,19 @@ class ProxyPool:
             self.on_lost(f"{subject} not work: {printable(self.health(self._all[0]).cause)}")
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
-        """Return the proxies that failed for *url*, as long as the cause is unknown."""
+        """Return the proxies that failed for *url* with a cause that is still unknown."""
         return self._failed_by_url.get(url, ())
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
-        """Return whether the proxy may have caused *error* and the page may be retried now."""
+        """Return whether to retry the page now, because the proxy may have caused *error*."""
         wait_s = self.another_in(error, url, is_fixed=is_fixed)
         return wait_s is not None and wait_s <= 0
 
     def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
         """Return after how many seconds another proxy can be tried, to find the cause of *error*.
 
-        If the page or its origin is the cause, return None. If the proxy *is_fixed*, it belongs to
-        a session, and the failure counts against it if the origin has answered another proxy.
+        If the page or its origin is the cause, return None. *is_fixed* means that the proxy belongs
+        to a session. The proxy's failure counts only if the origin has answered another proxy.
         """
         proxy = self._failed_proxy(error)
         if proxy is None:
@@ -255,12 +255,12 @@ class ProxyPool:
         proxy, status = error.response.proxy, error.response.status
         if proxy is None or status < 400 or not _may_speak(proxy, error.response.url):
             return None
-        # If the proxy works otherwise, a 4xx other than 407 probably comes from the server.
+        # If the proxy has worked before, a 4xx other than 407 probably comes from the server.
         is_said_by_servers = status < 500 and status != 407
         return None if is_said_by_servers and self.health(proxy).is_proven else proxy
 
     def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
-        """Return whether the origin answered another proxy, so that *proxy* caused *error*."""
+        """Return whether *proxy* caused *error*, because the origin has answered another proxy."""
         other_proxy, answered_at = self._last_answer_by_origin.get(
             urls.origin_of(url), (proxy, 0.0)
         )
@@ -273,10 +273,10 @@ class ProxyPool:
     def bound(
         self, key: str | None, *, pool_index: int | None = None, is_renewed: bool = False
     ) -> Proxy | None:
-        """Return the proxy of a session, which is the proxy with *key* if this is still usable.
+        """Return the proxy of a session: the proxy with *key*, if that proxy is still usable.
 
-        If the proxy with *key* is dead, or if the session *is_renewed*, choose another proxy if
-        there is one. *pool_index* is where the search for it starts. If the settings have no
+        Choose a different proxy, if possible, when the proxy with *key* is dead or *is_renewed* is
+        true. The search for a different proxy starts at *pool_index*. If the settings have no
         proxies, return None.
         """
         if not self.proxies:
@@ -305,12 +305,12 @@ class ProxyPool:
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
-    """Return whether *proxy*, which reads unencrypted requests, may have sent the response."""
+    """Return whether *proxy* itself may have sent the response, because HTTP is unencrypted."""
     return url.startswith("http:") and not proxy.is_socks
 
 
 class Proxies:
-    """Layer that sends each request through its own proxy, its session's, or one of the pool.
+    """Layer that sends a request through its own proxy, its session's proxy, or a pool's proxy.
 
     Raises `ProxiesAwayError` if no proxy is usable now, so nothing was sent. If a request fails
     after it was sent, the error's attribute `proxy` is the request's proxy.
