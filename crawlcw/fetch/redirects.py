@@ -25,7 +25,7 @@ _PORTABLE = HARMLESS | _BODY_FORMAT
 
 
 class Admission(Protocol):
-    """Permission to request URLs without their own task, such as redirects' targets."""
+    """Permission to request URLs that have no task of their own, such as a redirect's target."""
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """Wait until an attempt may request *url*; raises `FetchError` if *url* is refused."""
@@ -39,21 +39,21 @@ class Admission(Protocol):
     def part(
         self, attempt: Attempt, url: str, *, is_document: bool, turn: asyncio.Lock
     ) -> AbstractAsyncContextManager[None]:
-        """Permit a browser's request for a part of a page within the block; raises like `admit`.
+        """Context in which a browser may request a part of a page; raises `FetchError`.
 
         A part of a page is an image, for example, or (if *is_document*) a document that a script
-        loads. If the part's host has no free slot, the part waits for the page's lock *turn*.
+        loads. If the part's host has no free slot, the request waits for the page's lock, *turn*.
         """
 
 
 class FollowRedirects:
-    """Layer that follows the redirects of one attempt until a response, within its deadline.
+    """Layer that follows redirects until a response, within the deadline of the attempt.
 
     - The request's timeout covers all hops (the first request and each redirect).
     - Before a target is requested, it must be in scope and allowed by robots.txt, and the host's
       delay must have passed. For a redirect of robots.txt, only the host's delay counts.
-    - A redirect is returned and not followed if `Attempt.follows` returns false for it, if it is a
-      page itself (see `is_page`), or if it answers a probe.
+    - The layer returns a redirect and does not follow it in three cases: `Attempt.follows` returns
+    false, the status is accepted as a page (see `is_page`), or the request was a probe.
     - `Response.url` is the target of the last redirect, `Response.request` is the attempt's
       request, and `elapsed` is the sum of all hops.
     """
@@ -148,14 +148,14 @@ class FollowRedirects:
 
 
 def onward(request: Request, response: Response, *, target: str | None = None) -> Request:
-    """Return the request, without options, for the target of the redirect *response*.
+    """Return the request for the target of the redirect *response*.
 
-    If *target* is set, it replaces the Location of *response*. Raises `FetchError`.
+    The result has no options. *target* replaces the Location of *response*. Raises `FetchError`.
     """
     target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
     dropped_headers = _ABOUT_THE_LAST_VISIT
-    # Browsers send a GET without a body after such a redirect of a POST (RFC 9110, section 15.4).
+    # Browsers send a GET without a body if a 301, 302 or 303 redirects a POST (RFC 9110, 15.4).
     if (response.status == 303 and method not in ("GET", "HEAD")) or (
         response.status in (301, 302) and method == "POST"
     ):
@@ -185,7 +185,7 @@ def is_page(response: Response, request: Request, settings: Settings) -> bool:
 
 
 def throttles(response: Response, statuses: Container[int]) -> bool:
-    """Return whether a response asks to slow down, by *statuses* or by 503 with a Retry-After."""
+    """Return whether *response* has one of *statuses*, or is a 503 with a Retry-After."""
     status = response.status
     return status in statuses or (status == 503 and "retry-after" in response.headers)
 
@@ -220,7 +220,7 @@ def _target(response: Response) -> str:
             raise
         message = f"location {error.message}"
         raise FetchError(Reason.REDIRECT_INVALID, message, status=response.status) from None
-    # Refuse a redirect with a user or password, because the server expects crawlcw to send them.
+    # Refuse a target URL with a user or password, because crawlcw would log in with them.
     if "@" in location and urls.has_userinfo(response.url, location):
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the redirect's URL has a user or a password")
     return target

@@ -53,17 +53,17 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 #: Methods whose requests need no Content-Length if they have no body.
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
-#: Headers that `_request` writes itself: Host comes first, and the user cannot set the other two.
+#: Headers that `_request` writes itself; a user can set only the value of Host.
 _FIXED_HEADERS = frozenset({"host", "content-length", "transfer-encoding"})
 #: RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
-#: Position in a URL from which to search for the slash of its path.
+#: Length of the longest scheme part of a URL; the path's first slash comes after this part.
 _BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
-#: Maximum bytes of a body that needs no share of the memory budget.
+#: Maximum size in bytes of a body that does not count for the memory budget.
 _FREE_BODY = 256 << 10
-#: Seconds to wait until another request may have freed its file descriptor.
+#: Seconds between two attempts to open a connection if the process has no free file descriptor.
 _DESCRIPTOR_PAUSE = 0.05
 
 
@@ -182,15 +182,15 @@ class AiohttpDownloader:
                 descriptor_errnos = (errno.EMFILE, errno.ENFILE)
                 if not isinstance(error, OSError) or error.errno not in descriptor_errnos:
                     raise failure_in(error, hop) from error
-            # No descriptor is free. Count no attempt, because the page is not the cause. Close the
-            # idle connections, and wait until other connections have ended.
+            # No descriptor is free. The page did not cause this error, so count no attempt. Close
+            # the idle connections, and wait until other requests have ended.
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
     async def _send(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
         """Send the request, and return its connection, on which the response's head has arrived."""
         attempt, request, site, path = hop.attempt, hop.request, hop.site, hop.path
-        # Without a tunnel, each request contains the proxy's login, which no server sees.
+        # Without a tunnel, add the proxy's login to each request; the proxy removes the login.
         is_tunnel = site.url.scheme == "https" or (hop.proxy is not None and hop.proxy.is_socks)
         proxy = None if is_tunnel else hop.proxy
         if proxy is not None:
@@ -215,7 +215,7 @@ class AiohttpDownloader:
                 await connection.ask(
                     payload,
                     is_head=method == "HEAD",
-                    # A longer timeout of the request also replaces `read_timeout`.
+                    # The request's own timeout replaces `read_timeout` if it is longer.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
                 if proxy is not None and connection.message.code == 407:
@@ -268,7 +268,7 @@ class AiohttpDownloader:
         # Error pages and robots.txt are read, whatever their media type is.
         is_typed = 200 <= status < 300 and hop.attempt.purpose is not Purpose.ROBOTS
         accepted = self._settings.accept_types if is_typed else ("*/*",)
-        if kind != "text/html":  # skip the call for the usual type
+        if kind != "text/html":  # HTML is never refused
             check_type(kind, accepted, status=status)
         body, truncated, waited_s = b"", None, 0.0
         # Do not read the body of a redirect, which no spider needs and which may be endless.
@@ -289,7 +289,7 @@ class AiohttpDownloader:
                     check_start(body[:LOOK], kind, accepted)
             else:
                 decoder = BodyDecoder(codings, limit=max_body)
-                # Take all memory of a large body at once, because a later wait could deadlock.
+                # Reserve all memory of a large body at once, because a later wait could deadlock.
                 share = max_body if length is None else min(max_body, length)
                 check = partial(check_start, declared_type=kind, accepted=accepted)
                 body, waited_s = await self._collected(content, decoder, hop.attempt, share, check)
@@ -312,7 +312,7 @@ class AiohttpDownloader:
         size: int,
         check: Callable[[bytes], None],
     ) -> tuple[bytes, float]:
-        """Return a body and the seconds that it waited for memory; *check* gets its first bytes."""
+        """Return a body, and the seconds spent waiting for memory; *check* gets the first bytes."""
         body, buffer, share, waited_s = b"", io.BytesIO(), None, 0.0
         try:
             async for data in content.iter_any():
@@ -384,7 +384,7 @@ def _with_cookies(
 ) -> Sequence[tuple[str, str]]:
     """Return *headers* with all cookies in one `Cookie` header.
 
-    Of cookies with one name, the request's cookie wins, or else the cookie of *jar*.
+    A cookie of the request replaces a cookie of *jar* that has the same name.
     """
     own_cookies = dict(request.options.cookies or ())
     # A redirect to another origin drops the cookies of the attempt's request.
@@ -409,7 +409,7 @@ def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str |
     if not decoder.lacks_content:
         return "checksum"
     # Browsers show an incomplete compressed body if the server has sent as many bytes as it
-    # announced. Without an announced length, the connection may have broken.
+    # announced. If the server announced no length, the connection may have broken.
     is_framed = "content-length" in headers or "transfer-encoding" in headers
     if body and is_framed:
         return "coding"
@@ -446,7 +446,7 @@ def _readable(value: str, *, is_location: bool) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        # Browsers percent-encode the bytes above ASCII of a URL that is not UTF-8.
+        # If a URL is not UTF-8, browsers percent-encode its bytes above 127.
         return (
             quote_from_bytes(raw, safe=bytes(range(128))) if is_location else raw.decode("latin-1")
         )

@@ -57,7 +57,7 @@ class SpiderFaultError(FetchError):
 async def _fault(
     error: BaseException, cancellation: Cancellation, name: str, function: Callable[..., Any]
 ) -> BaseException:
-    """Return a `SpiderFaultError` for an error of the user's code, or a cancellation unchanged."""
+    """Return a `SpiderFaultError` for *error*, or return *error* itself if it is a cancellation."""
     if cancellation.passes(error):
         return error
     await cancellation.raise_pending_after(error)
@@ -65,14 +65,14 @@ async def _fault(
 
 
 def _checked(error: Defer) -> BaseException:
-    """Return *error* with a valid wait in `due`, or a `SpiderError` for an invalid `due`."""
+    """Return *error* with its `due` as a duration, or a `SpiderError` if `due` is invalid."""
     wait = error.due
     try:
         if isinstance(wait, datetime):
-            wait -= datetime.now(UTC)  # a time without a time zone raises `TypeError`
+            wait -= datetime.now(UTC)  # `TypeError` if the time has no zone
         if wait is not None and not isinstance(wait, timedelta):
-            raise TypeError  # same result as for a time without a zone
-    except Exception:  # a user's time zone class may raise anything
+            raise TypeError  # handled as a time without a zone
+    except Exception:  # a user's time zone class may raise any error
         message = "is neither a duration nor a time with a time zone"
         return SpiderError(f"Defer(due={error.due!r}) {message}")
     if wait is not None and wait > _LONGEST_WAIT:
@@ -215,12 +215,12 @@ class UserLayer:
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the layer's response; its `Defer` and `StopCrawl` also end the attempt."""
+        """Return the layer's response; `Defer` and `StopCrawl` from the layer end the attempt."""
         called = self._watch.last_user_call = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         deadline = Deadline()
         calls = 0
-        # Make one call of `ask` at a time, because a page has only one slot of its host.
+        # A page has a slot for one request at a time, so only one call of `ask` runs at a time.
         call_lock = asyncio.Lock()
         lower_error: Exception | None = None
 
@@ -261,7 +261,7 @@ class UserLayer:
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
             attempt.deadline.resume()
-        # Restore the URL, so that a signature from the layer reaches only the server.
+        # Restore the request's URL, because the layer may have added a secret signature to the URL.
         return response if response.url == request.url else replaced(response, url=request.url)
 
     async def _send(
@@ -278,7 +278,7 @@ class UserLayer:
 
 
 class OwnDownloader:
-    """Layer that calls a spider's own downloader, whose default downloader runs the layers below.
+    """Layer that calls a spider's own downloader, which may call crawlcw's downloader in turn.
 
     If the downloader raises an exception or returns no response, the page fails.
     `testing.DownloaderContract` checks the other rules for a downloader.
@@ -290,7 +290,7 @@ class OwnDownloader:
         self._grace = grace
 
     @calls_user_code
-    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:  # noqa: ARG002  # the layer's
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:  # noqa: ARG002  # arguments of a layer
         """Return the response that the spider's downloader returns."""
         called = Called(name="downloader", subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)

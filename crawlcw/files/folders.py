@@ -2,7 +2,7 @@
 
 A saved file has a path such as `FOLDER/3f/3fa2...-film.mp4`. The file's name begins with its
 checksum, so every process can find equal files in the folder. Incomplete files are in
-`FOLDER/.parts`, or for a remote store in the local folder `.crawlcw/parts`.
+`FOLDER/.parts`. Incomplete files for a remote store are in the local folder `.crawlcw/parts`.
 """
 
 import errno
@@ -24,7 +24,7 @@ def folder(location: str) -> "Folder":
 
 
 class _LocalFolder:
-    """A local folder for complete files, whose methods block; `parts` holds incomplete files."""
+    """A local folder for complete files; `parts` is the folder for incomplete files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class _RemoteFolder:
         )
         existing = next(matches, None)
         target = f"{bucket}/{name}" if existing is None else existing["name"]
-        # Replace a smaller file, which is an incomplete upload before a crash.
+        # Replace a file of another size, because a crash has interrupted its upload.
         if existing is None or existing["size"] != part.size:
             self._store.makedirs(bucket, exist_ok=True)
             self._store.put_file(str(part.path), target)

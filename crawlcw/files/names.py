@@ -13,7 +13,7 @@ import endec
 
 from crawlcw.api.links import SKIPPED_EXTENSIONS
 
-#: Maximum bytes of a name between checksum and extension; all file systems allow such names.
+#: Maximum bytes between checksum and extension of a name, short enough for all file systems.
 _LONGEST_STEM = 60
 _LONGEST_HEADER = 10_000
 #: Pattern for a parameter of Content-Disposition, whose value may have quotes.
@@ -22,8 +22,8 @@ _PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
 _OFFICE = "vnd.openxmlformats-officedocument"
-#: Common media types, as words `extension:subtype`, or one word if both are equal. Python's own
-#: table lacks many of these types, and differs between versions.
+#: Common media types. An entry is `extension:subtype`, or one word if the extension and the subtype
+#: are equal. Python's own table lacks many of these types, and differs between versions.
 _TYPES = {
     "application": "7z:x-7z-compressed apk:vnd.android.package-archive bin:octet-stream "
     f"bz2:x-bzip2 doc:msword docx:{_OFFICE}.wordprocessingml.document epub:epub+zip gz:gzip "
@@ -41,7 +41,7 @@ _TYPES = {
     "text": "css csv html ics:calendar js:javascript md:markdown tsv:tab-separated-values "
     "txt:plain vcf:vcard vcf:x-vcard vtt xml yaml",
     "video": "3gp:3gpp avi:x-msvideo mkv:x-matroska mov:quicktime mp4 mpeg ogv:ogg ts:mp2t webm",
-    # These extensions have no common media type.
+    # The extensions in this last line have no common media type.
     "": "br conf db dll gml gpx h5 htm jsonl kml log npy parquet sqlite tex toml yml z",
 }
 _EXTENSIONS = [(kind, entry.partition(":")) for kind in _TYPES for entry in _TYPES[kind].split()]

@@ -2,8 +2,8 @@
 
 `KEY.part` has the received bytes. `KEY.json` has the number of synced bytes and the validator of
 the file's version. `PartialFile` writes the JSON file after a sync, and removes it before another
-version of the file overwrites the bytes. So all bytes that the JSON file counts belong to one
-version. If a process ends, the operating system unlocks its partial files.
+version of the file overwrites the bytes. Therefore the bytes that `KEY.json` counts always belong
+to one version. If a process ends, the operating system unlocks its partial files.
 """
 
 import errno
@@ -29,11 +29,11 @@ _TOTAL_TYPES = (int, type(None))
 
 
 class PartialFile:
-    """The received bytes of one file, with thread-safe methods that block.
+    """A partial file on disk, with thread-safe blocking methods.
 
-    `size` is the number of valid bytes. `validator` is the ETag or Last-Modified of the version.
-    Without a validator, `suspend` deletes the bytes. `total` is the expected size or None. Methods
-    raise `OSError`.
+    `size` is the number of valid bytes. `validator` is the ETag or Last-Modified of the version, or
+    None. A download without a validator cannot be resumed, so `suspend` deletes its bytes. `total`
+    is the expected size or None. Methods raise `OSError`.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
@@ -49,7 +49,7 @@ class PartialFile:
 
     @classmethod
     def open(cls, folder: Path, key: str) -> "PartialFile":
-        """Open the partial file *key*, or a numbered file if another process has locked *key*."""
+        """Open `KEY.part`, or `KEY.1.part` and so on if another process has locked `KEY.part`."""
         folder.mkdir(parents=True, exist_ok=True)
         for slot in itertools.count():
             path = folder / (f"{key}.{slot}.part" if slot else f"{key}.part")
@@ -59,10 +59,10 @@ class PartialFile:
         raise AssertionError("there is always a next number")
 
     def restart(self, *, validator: str | None, total: int | None) -> None:
-        """Delete the received bytes, to download the file or its new version from the beginning."""
+        """Delete the received bytes, because the download starts from the beginning."""
         if self._note.exists():
             self._note.unlink()
-            # A power failure must not restore the old JSON file beside new bytes.
+            # Without this sync, the old JSON file could exist again after a power failure.
             sync_folder(self.path.parent)
         self._stream.seek(0)
         self._stream.truncate()
@@ -165,7 +165,7 @@ class PartialFile:
         new_note.replace(self._note)
 
     def _read_note(self) -> tuple[int, str | None, int | None]:
-        """Return size, validator and total from the JSON file, if the bytes are in the file."""
+        """Return size, validator and total from a valid JSON file, else (0, None, None)."""
         try:
             with self._note.open(encoding="utf-8") as stream:
                 note = json.loads(stream.read(_LONGEST_NOTE))

@@ -1,9 +1,9 @@
 """Stream the bodies of requests with `save_to` to files, and resume incomplete files if safe.
 
 `AiohttpDownloader` sends the requests. An attempt continues the file of an earlier attempt if the
-response is a part (206) with the same strong validator (RFC 9110, sections 13.1.5 and 15.3.7.3).
-After any other response the download starts from zero. Threads write the files and compute
-checksums.
+server sends the missing part (status 206) of the same version. A strong validator names the version
+(RFC 9110, section 13.1.5). After any other response the download starts from zero. Threads write
+the files and compute checksums.
 """
 
 import errno
@@ -42,12 +42,12 @@ _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
 #: A Last-Modified is a strong validator only if it is this much older than its response.
 _MIN_AGE = timedelta(seconds=60)
-#: Successful statuses of responses that have no content, so no file.
+#: Successful statuses of responses that have no content to save as a file.
 _CONTENTLESS = frozenset({204, 205})
 #: Secret headers, which must not affect the name of the partial file.
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: Reasons of failures that would happen again, so that the received bytes are deleted. On a full
-#: disk, other programs need the space of these bytes.
+#: Failure reasons after which the received bytes are deleted, because the download would fail
+#: again. On a full disk, other programs need the space of these bytes.
 _HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -64,7 +64,7 @@ class FileTransfers:
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def in_thread(self, attempt: Attempt, location: str, work: Callable[[], T]) -> T:
-        """Run *work* on the disk or the store at *location* in a thread, and return its result.
+        """Call *work*, which uses the disk or store at *location*, in a thread; return its result.
 
         Raises `FetchError` if the disk or store fails. The attempt's deadline does not count this
         work.
@@ -88,7 +88,7 @@ class FileTransfers:
 
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
-        """Open the partial file of *request*, whose bytes stay if this attempt fails."""
+        """Open the partial file of *request*. The file keeps its bytes if this attempt fails."""
         folder_path = request.options.save_to
         assert folder_path is not None, "a request for a file"
         in_thread = partial(self.in_thread, attempt, folder_path)
@@ -125,12 +125,12 @@ class FileTransfer:
     _folder: Folder
     _part: PartialFile
     _buffer: bytearray = field(init=False, default_factory=bytearray)
-    #: Position of the last byte of a part (206) that continues this file, and the size of the file.
+    #: Position of the last byte that a 206 response sends, and the size of the whole file.
     _sent_range: tuple[int, int] | None = None
     _since_mark: int = 0
 
     def __post_init__(self) -> None:
-        # Request the last byte of a complete file again, because the file may have changed.
+        # If all bytes are present, request the last byte, because the file may have changed.
         partial_file = self._part
         is_complete = partial_file.total is not None and partial_file.size >= partial_file.total
         self._offset = partial_file.size - 1 if is_complete else partial_file.size
@@ -171,7 +171,7 @@ class FileTransfer:
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
     ) -> bool:
-        """Prepare to receive a file; return False if the response has an error status and no file.
+        """Prepare to receive a file; return False if *status* is an error, so that no file comes.
 
         *length* is the announced size of the body in bytes. *coded* says whether the body has a
         content coding. Raises `FetchError`.
@@ -207,7 +207,7 @@ class FileTransfer:
         size = self._part.size + len(self._buffer)
         self._check_size(size)
         if self._sent_range is not None and size > self._sent_range[0] + 1:
-            self._part.validator = None  # no later attempt must resume these bytes
+            self._part.validator = None  # so the next attempt starts from zero
             message = (
                 "the server sent bytes after the requested range, "
                 f"which ends at {self._sent_range[0]:,}"
@@ -217,7 +217,7 @@ class FileTransfer:
             await self._write()
 
     def count_wire_bytes(self, size: int) -> None:
-        """Count *size* received bytes; at 1 KiB or more a second, extend the attempt's deadline."""
+        """Count *size* bytes; extend the attempt's deadline if at least 1 KiB a second arrives."""
         self._since_mark += size
         if self._since_mark >= _LEAST_RATE * self._transfers.window:
             self._restart_deadline()
@@ -225,8 +225,8 @@ class FileTransfer:
     async def store(self, response: Response) -> Response:
         """Move the complete file to its final path, and return *response* with the file.
 
-        If `Attempt.accepts_file` refuses the response, the file is deleted, and the returned
-        response has only its first bytes as body. Raises `FetchError`.
+        If `Attempt.accepts_file` refuses the response, this method deletes the file. The body of
+        the returned response is then the first bytes of the file. Raises `FetchError`.
         """
         await self._write()
         expected, size = self._part.total, self._part.size
@@ -243,7 +243,7 @@ class FileTransfer:
             if not accepts(start_response := replaced(response, body=body, truncated=truncation)):
                 await self._in_thread(self._part.discard)
                 return start_response
-        # Make the name outside the thread, where an error would count as an error of the disk.
+        # Make the name outside the thread, because an error in the thread counts as a disk error.
         name = stored_name(
             "",
             url=self._request.url,
@@ -259,7 +259,7 @@ class FileTransfer:
         return replaced(response, body=b"", file=await self._in_thread(move_file))
 
     def suspend(self) -> None:
-        """Close the file, and keep its bytes if another attempt can resume the download; blocks."""
+        """Close the file, and keep its bytes if another attempt can resume the download."""
         if self._buffer and self._part.validator is not None:
             self._part.write(bytes(self._buffer))
         self._part.suspend()

@@ -91,7 +91,7 @@ class Page:
 
 
 def page(name: str) -> Page:
-    """Return the manual's page *name*, which may be in any case and may end with `.md`.
+    """Return the manual's page *name*, in capital or small letters, with or without `.md`.
 
     Raises `UsageError` if no page has this name; the message names the page with the nearest name.
     """
