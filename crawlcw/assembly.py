@@ -91,10 +91,10 @@ def assemble(
     proxies: ProxyPool | None = None,
     meter: Meter | None = None,
 ) -> Crawl:
-    """Return a crawl on an open ledger and an open downloader; call it in the crawl's event loop.
+    """Return a crawl on an open ledger and an open downloader.
 
-    The crawl does not close the ledger or the downloader. *proxies* are the proxies of the
-    downloader's requests.
+    Call this function in the event loop of the crawl. The crawl does not close the ledger or the
+    downloader. *proxies* are the proxies of the downloader's requests.
     """
     parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
     parts.make_layers(downloader)
@@ -164,7 +164,7 @@ class _Parts(Parts):
         self.admission.robots = self.robots
 
     def make_hosts(self) -> None:
-        """Make the frontier of leased hosts, and the coordinator that claims due tasks."""
+        """Make the frontier (the leased hosts), and the coordinator, which claims due tasks."""
         settings, session = self.settings, self.session
         self.frontier = Frontier(
             self.spider,
@@ -291,7 +291,8 @@ class _Parts(Parts):
             idle_reason=self.coordinator.idle_reason,
             stop=self.ending.stop_by_spider,
         )
-        # Watch the uplink in a separate task, because the coordinator ends before the last pages.
+        # Watch the machine's uplink in a task, because the coordinator ends before the last pages
+        # do.
         watch_uplink = self.causes.watch_uplink
         lending = Lending(
             self.session,

@@ -1,7 +1,7 @@
 """Call the user's code, isolate its errors, and record which function runs.
 
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` from a callback are errors
-like any other. Only a cancellation by the crawl passes through, because it ends work of the crawl.
+like any other. The crawl gets a `CancelledError` only if the crawl itself has cancelled the call.
 If user code cancels its own task, only the call of this code fails.
 """
 
@@ -45,7 +45,7 @@ class Called:
 
 
 def calls_user_code(function: F) -> F:
-    """Mark a function that runs user code, which its local variable `called` describes."""
+    """Mark a function that calls user code; its local variable `called` describes the call."""
     _CODE_OF_CALLERS.add(function.__code__)
     return function
 
@@ -77,8 +77,8 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
 class Cancellation:
     """Distinguishes a cancellation by the crawl from a cancellation by the user's code.
 
-    Make the `Cancellation` before the user's code runs. A cancellation by a timeout or scope in the
-    user's code does not count, because the timeout or scope undoes it.
+    Make the `Cancellation` before the user's code runs. `Cancellation` ignores a cancellation by a
+    timeout or scope in the user's code, because the timeout or scope undoes it.
 
     - In a task group, a cancellation by the crawl comes from a scope around the task, or from
       *deadline*. `Cancellation` undoes any other `task.cancel()`, which must come from the user's
@@ -161,8 +161,8 @@ async def time_limit(
 ) -> AsyncIterator[None]:
     """Cancel the `with` block after *seconds* with a `TimeoutError` that names *called*.
 
-    No time limit applies if *seconds* is 0. *stalled* returns the seconds that the event loop stood
-    still since a time of the loop's clock; these seconds do not count.
+    No time limit applies if *seconds* is 0. *stalled* returns for how many seconds the event loop
+    was blocked after a given time of its clock. The limit excludes these seconds.
     """
     if not seconds:
         yield
@@ -226,7 +226,7 @@ def spider_code(label: str, *, stop: Callable[[str], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised(Failed):
-    """A failure by an error of the user's code, which says nothing about the page's host."""
+    """A failure by an error of the user's code; the error says nothing about the page's host."""
 
     error: str = ""  #: the name of the exception's type
     where: str = ""  #: file and line of the spider

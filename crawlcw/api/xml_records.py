@@ -1,8 +1,9 @@
 """Read XML that is a list of records, such as a sitemap or a feed, one record at a time.
 
-The reader uses expat. Harmful XML cannot do damage, because the reader fetches nothing, refuses a
-DTD that declares an entity, and limits nesting, tags, fields and records. The reader accepts common
-mistakes of generators: a bare `&`, entities of HTML, control characters, undeclared prefixes.
+The reader uses expat. Harmful XML cannot do damage, because the reader fetches nothing and refuses
+a DTD that declares an entity. The reader also limits the depth of elements, and the size of each
+tag and record. It accepts common mistakes of programs that write XML: a bare `&`, entities of HTML,
+control characters, undeclared prefixes.
 
 The reader unpacks gzip, decodes the text and limits its size piece by piece, so that a sitemap of
 50 MiB is never in memory as a whole.
@@ -26,16 +27,16 @@ _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
 #: Number of bytes at the start of a text that may name the text's encoding.
 _HEAD = 1024
-#: Maximum number of members in a gzip file, because a member takes as long as some KiB of content.
+#: Maximum number of members in a gzip file; to unpack one takes as long as some KiB of content.
 _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
-#: Maximum length of a tag or a comment, which is one token. With each piece, older versions of
-#: expat read an incomplete token from its start again (CVE-2023-52425).
+#: Maximum length of a tag or a comment, which is one token. Older versions of expat read a token
+#: from the token's start again for each new piece of the token (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
-#: Limits of a record for the characters of its texts and attributes, and for the number of its
-#: fields. A text or attribute over a limit is left out completely, never cut.
+#: Maximum number of characters in all texts and attributes of a record, and maximum number of a
+#: record's fields. A text or attribute over a limit is left out completely, never cut.
 _LONGEST_RECORD = 1 << 18
 _MAX_FIELDS = 1000
 #: Maximum length of a base URL in characters, because each link is joined to its base.
@@ -111,7 +112,7 @@ def _unpacked_pieces(body: bytes) -> Iterator[bytes]:
 class Field:
     """A child element of a record; `text` includes the text of the child's own children."""
 
-    name: str  #: the element's name, without the record's prefix, with any other (`dc:date`)
+    name: str  #: the element's name, with its prefix (`dc:date`) if the record has another prefix
     attributes: Mapping[str, str]
     text: str = ""
 
@@ -151,10 +152,10 @@ def records(
 ) -> Iterator[Record]:
     """Yield the records of an XML document that comes in *pieces*.
 
-    *names_by_root* maps the name of each known root element to the names of its records, at any
-    depth. *label* names the expected document in messages. Yields the records before an error, then
-    raises `XmlError`. The reason of the `XmlError` is `xml-unsafe` for harmful XML, and
-    `parse-error` if the body is not XML or has an unknown root.
+    *names_by_root* maps the name of each known root element to the names of the elements that are
+    records. A record may be at any depth. *label* names the expected document in messages. Yields
+    the records before an error, then raises `XmlError`. The reason of the `XmlError` is
+    `xml-unsafe` for harmful XML, and `parse-error` if the body is not XML or has an unknown root.
     """
     reader = _Reader(names_by_root, label)
     for piece in _mended_text(pieces):

@@ -1,9 +1,10 @@
-"""Write a spider's pages to WARC files, durably before an outcome refers to a page, and read them.
+"""Write a spider's pages to WARC files, and read the pages.
 
-One process alone writes a WARC file. An unfinished file is called `NAME.warc.gz.open`, and its
-process locks it; a finished file is called `NAME.warc.gz`. A crash leaves an unlocked `.open` file,
-whose last record may be incomplete, so the next process cuts an incomplete record off and renames
-the file. The cut loses no record that a task refers to, because each such record was synced first.
+Each page is synced to the disk before an outcome refers to the page. One process alone writes a
+WARC file. An unfinished file is called `NAME.warc.gz.open`, and its process locks it; a finished
+file is called `NAME.warc.gz`. A crash leaves an unlocked `.open` file, whose last record may be
+incomplete, so the next process cuts an incomplete record off and renames the file. The cut loses no
+record that a task refers to, because each such record was synced first.
 """
 
 import errno
@@ -44,11 +45,11 @@ OPEN = ".open"
 LARGEST_FILE = 1 << 30
 _GZIP = zlib.MAX_WBITS + 16
 _PIECE = 1 << 20
-#: Size in bytes from which a thread compresses a body, so that a large body does not block the
-#: event loop. For smaller bodies the switch to a thread would take too long.
+#: A thread compresses a body of at least this number of bytes, so that a large body does not block
+#: the event loop. For smaller bodies the switch to a thread would take too long.
 _LARGE_BODY_BYTES = 1 << 17
 _THREADS = 2
-#: Number of buffered bytes from which `keep` writes pages without waiting for a `sync`.
+#: Maximum number of bytes in the buffers; if the buffers hold more, `keep` itself calls `sync`.
 _MOST_WAITING = 8 << 20
 
 
@@ -157,14 +158,14 @@ class FileMissingError(Exception):
 
 
 def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answer:
-    """Read a *stored_page* from a folder of WARC files, blocking, by `records.read`.
+    """Read a *stored_page* from a folder of WARC files; the call blocks its thread.
 
     Raises `FileMissingError` or `DamagedRecordError`.
     """
     if not stored_page.is_sound:
         raise DamagedRecordError("its place in the ledger is invalid")
-    # Try the first name again, because the writing process may rename the file between two
-    # attempts.
+    # Try the finished file's name twice, because the writing process may rename the file between
+    # two attempts.
     for name in (stored_page.file, f"{stored_page.file}{OPEN}", stored_page.file):
         try:
             stream = (folder / name).open("rb")
@@ -202,7 +203,7 @@ class WarcFiles:
         first_record: Callable[[str], bytes],
         largest: int = LARGEST_FILE,
     ) -> None:
-        """*first_record* returns the first record for a file name; *largest* is a size in bytes."""
+        """*first_record* returns a named file's first record; *largest* limits a file's bytes."""
         self._folder = folder
         self._prefix = prefix
         self._first_record = first_record
@@ -216,7 +217,7 @@ class WarcFiles:
         self.waiting = 0  #: buffered bytes
 
     def append(self, records: Sequence[bytes]) -> list[StoredPage]:
-        """Buffer adjacent records for one WARC file; return the positions of the non-empty records.
+        """Buffer *records* for one WARC file; return the position of each record that is not empty.
 
         Raises the `OSError` of an earlier failed `sync`.
         """
@@ -319,14 +320,14 @@ class _OpenFile:
         return content
 
     def write(self, content: bytes) -> None:
-        """Write and sync *content*; after an error cut off the written part of *content*."""
+        """Write and sync *content*; if an error occurs, cut off the written part of *content*."""
         if not content:
             return
         if is_new := self._stream is None:
             # Only the user may read the folder, because pages may hold secrets.
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._stream is None:
-            # Try again if a process that repairs files has locked the new file and deletes it.
+            # Try again if a process that repairs files locks the new file first, and deletes it.
             self._stream = locked(self._path, mode=0o600)
         descriptor, remainder = self._stream.fileno(), memoryview(content)
         try:

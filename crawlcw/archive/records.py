@@ -1,12 +1,12 @@
 """Write pages, and the redirects that lead to pages, as WARC 1.1 records in gzip members.
 
-The layer `Record` notes each exchange of a page in its attempt, and `Bodies` writes the exchanges
-of finished pages to WARC files. The WARC files contain no robots.txt, no logins, no probes, and no
-responses that a hook has made.
+The layer `Record` notes each exchange (a request and its response) in the page's attempt. `Bodies`
+writes the exchanges of finished pages to WARC files. The WARC files contain no robots.txt, no
+logins, no probes, and no responses that a hook has made.
 
-Bodies are stored decoded, for example without gzip. As in other archives, a header of the encoding
-is renamed to `X-Orig-...`, and Content-Length is the length of the stored body. Control characters
-in header values are replaced, so that each header stays one line.
+Bodies are stored decoded, for example without gzip. As in other archives, the header
+Content-Encoding becomes `X-Orig-Content-Encoding`, and Content-Length is the length of the stored
+body. Control characters in header values are replaced, so that each header stays one line.
 
 warcio makes the records. This module compresses the records itself, because warcio uses gzip's
 highest level, which takes longer than all other work for a page.
@@ -35,7 +35,7 @@ from crawlcw.model import urls
 
 _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 _GZIP = zlib.MAX_WBITS + 16
-#: zlib level 3 takes a third of the time of zlib's default level, and makes files a tenth larger.
+#: zlib level 3 takes a third of the time of zlib's default level. The files are a tenth larger.
 _LEVEL = 3
 _NOT_MODIFIED_PROFILE = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 _SAME_BODY_PROFILE = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
@@ -246,7 +246,7 @@ def _is_unread_redirect(exchange: Exchange) -> bool:
 
 
 def read(packed: bytes, *, max_size: int) -> Answer:
-    """Return the response in record *packed*.
+    """Return the response in *packed*, the compressed bytes of a WARC record.
 
     Raises `DamagedRecordError` if the record is damaged or its body exceeds *max_size* bytes.
     """
@@ -307,7 +307,7 @@ def response_head(exchange: Exchange, *, with_body: bool = True) -> bytes:
 
 
 def parsed(content: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the original headers by lower-case name, and the body.
+    """Return the status, the original headers, and the body; header names are in lower case.
 
     Raises `ValueError` if *content* is not an HTTP response.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Render:
-    """Loads `rendering` with the first rendered page, because Playwright is optional."""
+    """Imports `rendering` when the first page is rendered, because Playwright is optional."""
 
     purposes = frozenset({RENDERED})
 

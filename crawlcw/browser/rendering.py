@@ -1,8 +1,8 @@
-"""Layer that renders fetched pages in Chromium by Playwright, started on demand.
+"""Layer that renders fetched pages in Chromium; Playwright starts Chromium on demand.
 
-The browser has no access to the network, because its proxy and all names lead to a closed port. The
-crawl's layers fetch the page and all its subresources, with the same address guard, limits and
-deadlines as for other requests. Pages do not share cookies or other storage of the browser.
+The browser reaches no network, because its proxy is a closed port, and each host name resolves to
+it. The crawl's layers fetch the page and all its subresources, with the same address guard, limits
+and deadlines as for other requests. Pages do not share cookies or other storage of the browser.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, which is closed on all machines
     "--proxy-bypass-list=<-loopback>",
-    # Do not map to ~NOTFOUND, because WebRTC would look up `.local` names by multicast DNS.
+    # Do not map names to ~NOTFOUND, or WebRTC looks up `.local` names by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
     # The next two options let WebRTC use UDP only through a proxy: one for Chromium, one for its
     # headless shell.
@@ -48,10 +48,10 @@ _ARGUMENTS = (
 )
 #: Seconds to wait for an idle network after the load event.
 _MAX_IDLE_WAIT_S = 2.0
-#: Maximum number of waits for an idle network if subresources of the page still wait for a slot of
-#: their host.
+#: Maximum number of waits for an idle network. The crawl waits again if a subresource of the page
+#: has not yet got a slot of its host.
 _MAX_WAITS = 5
-#: Request headers of the browser that the crawl replaces by its own.
+#: Request headers of the browser that the crawl does not send, because it sets them itself.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
 #: Response headers that are wrong for a decoded body, or describe another connection.
 _NOT_OF_THE_BODY = frozenset(
@@ -103,8 +103,8 @@ class Render:
             crash = anyio.CancelScope()
             page.once("crash", lambda _: crash.cancel())
             # Subresources use the session and proxy of the page, but not the attempt's deadline,
-            # because the page may live longer. Subresources do not use the attempt's memory budget,
-            # because the page would wait for itself.
+            # because the page may stay open after the attempt's end. They do not use the attempt's
+            # memory budget: the page holds memory, and would wait for its own release.
             part_attempt = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
             fetch_part = partial(call_next, part_attempt)
             parts = _Parts(page, attempt, response, fetch_part, self._settings, self._admission)
@@ -146,7 +146,7 @@ class Render:
             return rendered
 
     async def _open(self, stack: AsyncExitStack, *, is_alone: bool) -> Page:
-        """Open a browser page until *stack* ends; with *is_alone* no other page is open.
+        """Open a page until *stack* ends; *is_alone* keeps all other pages closed until then.
 
         Raises `UsageError` if no browser is installed, and `_BrowserDiedError` if the browser has
         ended.
@@ -217,20 +217,20 @@ class _Parts:
         self._admission = admission
         self._documents = 0  #: number of document requests, except requests of frames
         self._arriving = asyncio.Lock()  #: lock held while a document is fetched
-        self._turn = asyncio.Lock()  #: lock of the one waiting subresource
+        self._turn = asyncio.Lock()  #: held during a request to a host without a free slot
         self._waiting = 0  #: number of subresources not yet requested
         self._late_count = 0  #: number of subresources that waited for a slot
         #: Result of the last document request.
         self._last: Response | FetchError = response
 
     def shown(self) -> Response:
-        """Return the last response to a document request; raises `FetchError` if it failed."""
+        """Return the last response to a document request, or raise the request's `FetchError`."""
         if isinstance(self._last, FetchError):
             raise self._last
         return self._last
 
     async def document(self) -> bytes:
-        """Return the document after the page's scripts have settled.
+        """Return the document after the page's scripts have sent their last requests.
 
         Returns `b""` for an error response, for which a browser may show its own page. Raises
         `FetchError` if the scripts navigate to something other than a document.

@@ -10,9 +10,10 @@ from crawlcw.checking.source import UNREADABLE, Class, Finding, Source, defined
 
 
 def located(text: str, folder: Path) -> tuple[Path, str] | None:
-    """Return the file that *text* names, and the named class or `""`; None without such a file.
+    """Return the file and the class that *text* names, or None if there is no such file.
 
-    *text* is `file.py`, `file.py:Class`, `module:Class`, or the name of a spider in *folder*.
+    *text* is `file.py`, `file.py:Class`, `module:Class`, or the name of a spider in *folder*. The
+    class is `""` for `file.py`.
     """
     location, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
     path = Path(location)
@@ -54,7 +55,7 @@ def _names(spider: Class) -> list[object]:
 def check(path: Path) -> list[Finding]:
     """Return the findings in a file, and in the files beside it that define bases of its spiders.
 
-    Raises an exception of `UNREADABLE` if a file cannot be read.
+    Raises one of the exceptions in `UNREADABLE`, such as `OSError`, if a file cannot be read.
     """
     source = Source(path)
     spiders = [class_ for class_ in source.classes if class_.is_spider]

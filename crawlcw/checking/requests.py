@@ -141,7 +141,7 @@ def _uses(source: Source) -> Iterator[tuple[int, str, str]]:
 
 
 def _follows(function: ast.expr) -> str:
-    """Return `follow` or `follow_all` if *function* is that method of `response`, or `""`."""
+    """Return the method's name if *function* is `response.follow` or `.follow_all`, else `""`."""
     owner, _, name = path_of(function).rpartition(".")
     return name if owner == "response" and name in _FOLLOWS else ""
 

@@ -263,7 +263,7 @@ def _counterpart(full_name: str) -> tuple[str, str]:
 
 
 def _setting(name: str, value: ast.expr | None) -> str:
-    """Return crawlcw's replacement for a Scrapy setting; a *value* of None is unknown."""
+    """Return crawlcw's replacement for a Scrapy setting; *value* is None if it is unknown."""
     if isinstance(value, ast.Constant) and value.value is DEFAULTS.get(name):
         return f"nothing: {value.value} is the default here"
     return SETTINGS.get(name, "nothing: `crawlcw settings` lists all settings")

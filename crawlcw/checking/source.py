@@ -116,7 +116,7 @@ def defined(statement: ast.stmt) -> list[str]:
 
 @dataclass(eq=False)
 class Source:
-    """A parsed Python file; its constructor raises an exception of `UNREADABLE`."""
+    """A parsed Python file; an unreadable file raises one of the exceptions in `UNREADABLE`."""
 
     path: Path
     sources: dict[Path, "Source | None"] = field(default_factory=dict, repr=False)
@@ -198,7 +198,7 @@ class Source:
         return None
 
     def full_name(self, expression: ast.expr) -> str:
-        """Return the imported full name of *expression*, such as `scrapy.Request`, or `""`."""
+        """Return an imported object's full name (`scrapy.Request`), or `""` for other objects."""
         parts = []
         while isinstance(expression, ast.Attribute | ast.Subscript):  # a subscript: `Generic[T]`
             if isinstance(expression, ast.Attribute):
@@ -212,7 +212,7 @@ class Source:
 
 
 def path_of(expression: ast.expr) -> str:
-    """Return *expression* if it is a dotted name, such as `self.crawler.stats`, or `""`."""
+    """Return the text of a dotted name (`self.crawler.stats`), or `""` for another expression."""
     parts = []
     while isinstance(expression, ast.Attribute):
         parts.append(expression.attr)
@@ -255,7 +255,7 @@ def _top(module: str) -> str:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Return whether imports in *node* may fail because they are type checkers' or in a `try`."""
+    """Return whether *node* is a `try` or an `if TYPE_CHECKING`, which makes imports optional."""
     match node:
         case ast.If(test=test):
             return "TYPE_CHECKING" in ast.unparse(test)

@@ -1,8 +1,8 @@
 """Find the attributes of a spider that callbacks change to keep state between pages.
 
 A crash loses the attributes of a spider, and the processes of a crawl do not share them. The check
-reports changes of `self.x` and of containers in `self.x`, but no properties, no values set before
-the first page, and no values created on demand (`if self.x is None: self.x = ...`).
+reports each change of `self.x` and of a container in `self.x`. The check ignores properties, values
+set before the first page, and values created on demand (`if self.x is None: self.x = ...`).
 """
 
 import ast
@@ -23,7 +23,7 @@ _CHANGES = frozenset(
     """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
 _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
-#: Attributes of every spider that are durable, or that callbacks may set.
+#: Attributes of spiders that the check ignores: the ledger keeps them, or callbacks may set them.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
 _REPLACEMENT = "self.state, which the ledger records with each page"
@@ -32,7 +32,7 @@ _REPLACEMENT = "self.state, which the ledger records with each page"
 def check_class(path: Path, name: str) -> list[Finding]:
     """Return the findings about a class, and about its bases whose source can be read.
 
-    Raises an exception of `UNREADABLE` if a file cannot be read.
+    Raises one of the exceptions in `UNREADABLE`, such as `OSError`, if a file cannot be read.
     """
     spider = Source(path).class_named(name)
     lineage = () if spider is None else spider.lineage
@@ -168,7 +168,7 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]
 def _is_read_elsewhere(
     methods: dict[str, _Method], method: FunctionNode, name: str, line: int
 ) -> bool:
-    """Return whether another call of a method may read the value that a call has changed."""
+    """Return whether a later call of some method may read the value that *method* has changed."""
     return any(
         read_line <= line or reader.node is not method
         for reader in methods.values()

@@ -16,10 +16,10 @@ from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import ChangedTask, Task
 
-#: Number of requests in a transaction. A large batch writes fewer index pages of SQLite: a million
-#: tasks of 1,000 hosts wrote 24 GiB in batches of 1,000 requests, and 8 GiB in batches of 5,000.
+#: Number of requests in a transaction. In large batches SQLite writes fewer index pages. SQLite
+#: wrote 8 GiB for a million tasks, but 24 GiB in batches of 1,000 requests.
 _BATCH_SIZE = 5_000
-#: Seconds between two signals to running crawls, because each signal makes them check all hosts.
+#: Seconds between two signals to running crawls; after each signal a crawl checks all its hosts.
 _SIGNAL_EVERY = 0.5
 
 
@@ -43,7 +43,7 @@ class PageAdder:
         self._spider = spider
         self._checks = checks
         self._callbacks: set[str] = set()
-        # The salt makes every request with `dont_filter` a new task, also a repeated request.
+        # This random salt gives a new task id even to a repeated request with `dont_filter`.
         self._salt = secrets.token_hex(8)
         self._dont_filter_numbers = count()
         self._signalled_at = float("-inf")
@@ -80,7 +80,7 @@ class PageAdder:
             self.counts.reopened += await self._ledger.tasks.admit_nearer(tasks)
             if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.counts.reopened += await self._ledger.tasks.reopen_changed(changed_tasks)
-        # Wake the hosts after adding the tasks, because a host that wakes before finds no task.
+        # Wake the hosts after adding the tasks, because a host that wakes too early finds no task.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
         if time.monotonic() - self._signalled_at >= _SIGNAL_EVERY:
             await self._signal_crawls()

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[list[T]]:
-    """Yield *values* in lists of at most *chunk_size*, read in a thread, in constant memory."""
+    """Read *values* in a thread, and yield them in lists of at most *chunk_size* values."""
     # The queue's entries are values, an error of the input, or None for the end of the input.
     entries: queue.Queue[tuple[T] | Exception | None] = queue.Queue(2 * chunk_size)
 
@@ -41,7 +41,7 @@ async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[li
 def _next_chunk(
     entries: "queue.Queue[tuple[T] | Exception | None]", chunk_size: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
-    """Wait for an entry of the queue; return the values in the queue, and the last entry."""
+    """Take entries from the queue; return their values, and the last entry (it may be no value)."""
     chunk: list[T] = []
     entry = entries.get()
     with suppress(queue.Empty):

@@ -16,7 +16,7 @@ class _Completed(click.ParamType[str]):
         self._complete = complete
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """Return None, so that click shows the parameter's own name."""
+        """Return None, so that click's help shows the name of *param*, not of this type."""
 
     def shell_complete(
         self,
@@ -28,7 +28,7 @@ class _Completed(click.ParamType[str]):
 
 
 def _spiders(incomplete: str) -> list[CompletionItem]:
-    """Return the spiders in ./spiders that begin with *incomplete*, or else complete files."""
+    """Return the spiders in ./spiders that begin with *incomplete*; if none does, suggest files."""
     folder = Path("spiders")
     names = sorted(path.stem for path in folder.glob("*.py")) if folder.is_dir() else []
     completions = [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -30,7 +30,7 @@ async def crawl(
 ) -> int:
     """Crawl *spider* to its end and return the exit code.
 
-    Calls *afterwards* with the open ledger, unless the crawl was stopped at once.
+    Calls *afterwards* with the open ledger, unless a second signal stopped the crawl.
     """
     meter = Meter() if output.metrics is not None else None
 

@@ -1,4 +1,4 @@
-"""End this process at a deadline, whatever code of the user still runs.
+"""End this process at a deadline, even if the user's code still runs.
 
 Code that ignores its cancellation, blocks the event loop, or leaves a thread or a task behind would
 keep the process alive for ever. A timer's thread ends the process even if the event loop is
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between the end of the grace and the deadline, to cancel code and release leases.
+#: After the grace, the process has this number of seconds to cancel code and to release leases.
 _BEYOND_GRACE = 3.0
-#: Seconds for the timer thread to release leases and write messages, which may block.
+#: Maximum number of seconds in which the timer thread releases leases and writes messages.
 _LAST_WORDS = 6.0
 #: Seconds that crawlcw's own work, such as a commit, may take after the deadline.
 _OWN_WORK = 60.0
 #: Seconds that the process waits, after a command, for threads of the user's code.
 _CLEANUP_S = 10.0
 _MAX_LOCATIONS = 3
-#: For each type of suspended code, the attributes with its frame and with the awaited object.
+#: For each type of suspended code, two attributes: the code's frame, and the object it awaits.
 _FRAME_ATTRIBUTES = {
     CoroutineType: ("cr_frame", "cr_await"),
     GeneratorType: ("gi_frame", "gi_yieldfrom"),
@@ -50,20 +50,20 @@ _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 
 
 class Deadline:
-    """Ends this process at the earliest end time that was set.
+    """Ends this process at the earliest of the end times that callers have set.
 
     Any thread and any signal handler may set an end time.
     """
 
     def __init__(self) -> None:
-        #: Whether this process is the `crawlcw` command, not a program that uses its functions.
+        #: Whether this process is the `crawlcw` command, not a program that calls crawlcw's code.
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.folder = ""  #: folder of the spider's package, if it is installed
         #: Called at the deadline: releases and reports unfinished work, and returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
-        self.is_at_once = False  #: whether a second signal asked for the end
+        self.is_at_once = False  #: whether a second signal has arrived
         #: Called to report the outcome of the command; returns the exit code.
         self.report: Callable[[Callable[[], object]], int] = lambda _: INTERRUPTED
         self._timer: threading.Timer | None = None
@@ -127,7 +127,7 @@ class Deadline:
             if self._timer is not threading.current_thread():
                 return
         self._has_passed = True
-        with suppress(RuntimeError):  # a thread cannot start while Python exits
+        with suppress(RuntimeError):  # Python already exits, and starts no thread
             exit_timer = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
             exit_timer.daemon = True
             exit_timer.start()
@@ -168,7 +168,7 @@ def end_process(code: int) -> NoReturn:
 
 
 def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") -> list[str]:
-    """Return the locations of the user's code that runs; the event loop's thread must not call it.
+    """Return where the user's code runs; do not call this function in the event loop's thread.
 
     Code in installed packages is not the user's, except for files in *folder*.
     """
@@ -196,7 +196,7 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
 
 
 def _user_location(stack: list[FrameType], folder: str) -> str:
-    """Return function, file and line of the user's innermost code, or `""` if none of it runs."""
+    """Return function, file and line of the user's innermost frame; `""` if no user code runs."""
     for frame in stack:
         code = frame.f_code
         if frame.f_globals.get("__name__") == "__main__":
@@ -210,7 +210,7 @@ def _user_location(stack: list[FrameType], folder: str) -> str:
 
 
 def _is_own(stack: list[FrameType]) -> bool:
-    """Return whether a thread that runs no code of the user is idle, or belongs to crawlcw."""
+    """Return whether a thread is idle or crawlcw's; *stack* contains no code of the user."""
     if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
         return True
     # `_worker` waits in C code, a thread of anyio in `Queue.get`, and the loop's last thread in
@@ -236,7 +236,7 @@ def _awaited(awaitable: Any) -> list[FrameType]:
                 awaitable = getattr(awaitable, next_name)
                 break
         else:
-            # No attribute of an `__anext__` leads to its generator, so ask the collector.
+            # The awaitable of `__anext__` has no attribute for its generator, so ask `gc`.
             candidates = [
                 referent
                 for referent in gc.get_referents(awaitable)

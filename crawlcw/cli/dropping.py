@@ -40,7 +40,7 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
 async def drop_unreadable(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
     """Delete all data of *name* that another version of crawlcw wrote, once the user confirms.
 
-    Running workers are not checked, because only the other version can read their records.
+    Ignores running workers, because only the other version can read the records of workers.
     """
     confirm(
         f"Drop everything of {name}, which another version of crawlcw wrote, for good?", yes=yes

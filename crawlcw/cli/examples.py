@@ -115,5 +115,5 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 def epilog(command: str) -> str | None:
     """Return the end of the help of *command*, or None if the command has no examples."""
     lines = EXAMPLES.get(command)
-    # The character \b keeps click from joining the lines to one paragraph.
+    # The character \b tells click not to join the lines to one paragraph.
     return None if lines is None else "\n".join(["\b", "Examples:", *(f"  {e}" for e in lines)])

@@ -13,8 +13,8 @@ CONFIGURATION = 78
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-#: Exit codes of a worker, the best first: a stop by the user, faults of web sites, faults that the
-#: user can correct, crashes.
+#: Exit codes of a worker, from the best to the worst: success, a stop by the user, faults of web
+#: sites, faults that the user can correct, crashes.
 _FROM_GOOD_TO_BAD = (OK, INTERRUPTED, NOT_WELL, USAGE, UNAVAILABLE, CONFIGURATION, INTERNAL)
 
 

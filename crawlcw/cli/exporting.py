@@ -23,8 +23,8 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
         multiple=True,
         required=required,
         callback=_targets,
-        help=f"{about} a path with .jsonl, .json, .csv or .parquet, also with .gz or .zst; "
-        "- is stdout, -:csv is CSV on stdout. May be repeated.",
+        help=f"{about} a path that ends in .jsonl, .json, .csv or .parquet, optionally with .gz or "
+        ".zst; or - for JSON Lines on stdout, or -:csv for CSV on stdout. May be repeated.",
     )
 
 

@@ -32,9 +32,9 @@ class Workers:
     """The measures and crashes of all workers of a crawl."""
 
     all: Sequence[Measures]  #: measures of all worker processes, also of ended processes
-    running: Mapping[str, Measures]  #: measures of the running workers, by slot number
+    running: Mapping[str, Measures]  #: measures of each running worker, by its number
     crashes: int | None = None  #: number of crashes; None without a supervisor
-    is_idle: bool | None = None  #: whether a worker makes no progress; None if unknown
+    is_idle: bool | None = None  #: whether no worker makes progress, or None if not known
 
 
 def options(command: Callable[P, R]) -> Callable[P, R]:

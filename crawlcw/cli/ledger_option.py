@@ -50,7 +50,7 @@ class Subject:
 def ledger_command(
     name: str, *, argument: str = "spider"
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], click.Command]:
-    """Return a decorator that makes a coroutine function the command *name*.
+    """Return a decorator that makes a click command *name* from a coroutine function.
 
     The function's first parameter is the `Subject` that *argument* and `--ledger` name.
     `--log-level` is the last option.
@@ -91,11 +91,12 @@ async def closing(opening: Awaitable[L]) -> AsyncIterator[L]:
 async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator[CopiedLedger]:
     """Open the ledger of a spider or use case for the block, and close it at the end.
 
-    Raises `UsageError` without tasks, because a misspelt name must not look like an empty crawl. If
-    *crawls_only* is not empty, a use case raises a `UsageError` that ends in *crawls_only*.
+    Raises `UsageError` if the ledger has no tasks, because a misspelt name must not look like an
+    empty crawl. If *crawls_only* is not empty, raises `UsageError` also for a use case; the message
+    ends with the text *crawls_only*.
     """
     try:
-        # The settings only configure the ledger's driver.
+        # The ledger's driver is the only part that uses these settings.
         ledger = await open_ledger(url, name, settings=settings_of(), create=False, kind=None)
     except UnknownNameError:
         raise await nothing_of(name, url) from None
@@ -111,7 +112,7 @@ async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator
 
 @contextmanager
 def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
-    """Raise `UsageError` with the advice *instead* if the ledger *name* belongs to a spider."""
+    """Raise a `UsageError` if the ledger *name* is a spider's; *instead* is the advice in it."""
     try:
         yield
     except LedgerKindError:

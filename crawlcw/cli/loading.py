@@ -101,9 +101,10 @@ def find_use_case(reference: str) -> "UseCase":
 
 
 def _load_named(text: str) -> tuple[ModuleType, str, str] | None:
-    """Return the module that *text* names, the name of the object in it or "", and its location.
+    """Return the module that *text* names, an object's name in the module, and the location.
 
-    Return None if *text* is neither the name of a module nor a path, even of a missing file.
+    The object's name is "" if *text* is only a path. Return None if *text* names no module and is
+    no path. A path to a missing file raises `SpiderError`.
     """
     path, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if path.endswith(".py") or "/" in path or _is_file(Path(path)):
@@ -119,7 +120,7 @@ def _is_file(path: Path) -> bool:
 
 
 def name_of(text: str) -> str:
-    """Return *text* if it is a spider's plain name, or the name of the spider that it refers to."""
+    """Return *text* if it is a plain name; otherwise find the spider, and return its name."""
     return text if is_name(text) else find(text).name
 
 
@@ -250,8 +251,8 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
 class _UncachedLoader(SourceFileLoader):
     """A loader that compiles a file at each load, as Python does with a script.
 
-    The import system would reuse cached bytecode for a file that was changed within the
-    same second and has the same size, such as a spider with one changed digit.
+    The import system would reuse cached bytecode if a change within the same second keeps the
+    file's size, such as a change of one digit.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -330,7 +331,7 @@ def _spider_error(source: str, error: BaseException) -> SpiderError:
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # Name the outermost file, which is the user's, because inner files may be a library's.
+    # Name the file of the outermost frame: it is the user's. Inner frames may be a library's.
     lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
     position = f"{_relative_path(frames[0].filename)}, line {lines[-1]}" if frames else source
     return SpiderError(f"{position}: {message}")

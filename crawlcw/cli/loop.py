@@ -43,8 +43,8 @@ def _raise(error: BaseException) -> NoReturn:
 
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run the coroutines *loops* during the block; an error ends only the failed coroutine."""
-    # Do not use a task group: the error of a closed terminal must not cancel the crawl.
+    """Run the coroutines *loops* during the block; an error in one does not end the others."""
+    # Do not use a task group. It would cancel the crawl if a coroutine fails at a closed terminal.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield
@@ -60,7 +60,7 @@ def stopped_by_signals() -> asyncio.Event:
 
     def stop() -> None:
         if stop_event.is_set():
-            # Exit without releasing the clients' tasks, whose leases expire.
+            # Exit without releasing the tasks of the server's clients. The leases will expire.
             os._exit(INTERRUPTED)
         stop_event.set()
 

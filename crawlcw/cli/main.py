@@ -47,9 +47,9 @@ logger = logging.getLogger(__name__)
 #: Thresholds of the cyclic garbage collector. A crawl creates almost no reference cycles, and
 #: Python's default thresholds cost a tenth of the crawl's CPU time.
 GARBAGE_AFTER = (10_000, 20, 20)
-#: Bytes of a block that is freed once, so that glibc keeps up to twice this size of free heap for
-#: the next page (mallopt(3)). By default glibc keeps 128 KiB, and each page would get new memory
-#: with a page fault for each 4 KiB.
+#: Size in bytes of a block that is allocated and freed once. After this glibc keeps up to twice
+#: this size as free memory for the next page (mallopt(3)). By default glibc would keep only 128
+#: KiB, and each page would need new memory from the system.
 _FREED_ONCE = 8 << 20
 
 #: Commands and their lines in `--help`, because loading all modules for these lines would be slow.
@@ -57,7 +57,7 @@ COMMANDS = {
     "demo": "Crawl a bundled bookshop, offline.",
     "new": "Write a first spider file.",
     "check": "Check a spider for mistakes, without a request.",
-    "fetch": "Print the body of a URL, fetched as a crawl would.",
+    "fetch": "Fetch a URL as a crawl does, and print the body.",
     "parse": "Fetch a URL, and show the items and requests of a callback.",
     "shell": "Open a Python shell with a page, to try selectors.",
     "run": "Crawl a spider's site, or resume an earlier crawl.",
@@ -90,7 +90,7 @@ COMMANDS = {
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
-#: Module in `cli.commands` of each command whose name differs from its module's name.
+#: For each command that is in a module of another name, the module's name in `cli.commands`.
 _MODULES = {
     **dict.fromkeys(("new", "check", "list"), "spider_files"),
     **dict.fromkeys(("serve", "dashboard"), "serving"),
@@ -100,7 +100,7 @@ _MODULES = {
     **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
-#: Error numbers of a full disk; an error of stdout has no file name.
+#: Error numbers of a full disk, by which a failed write to stdout is recognized.
 _OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Environment variable by which a shell asks click for completions.
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
@@ -216,9 +216,9 @@ def _installed_commands() -> dict[str, str]:
 
 
 def installed_command(name: str) -> click.Command | None:
-    """Return the command that another package adds; None: no installed package has it.
+    """Return the command *name* that another package adds, or None if no package adds it.
 
-    Raises `UsageError` if it cannot be loaded or is not a command of click.
+    Raises `UsageError` if the command cannot be loaded or is not a `click.Command`.
     """
     from crawlcw import extensions
 
@@ -235,7 +235,7 @@ def installed_command(name: str) -> click.Command | None:
 
 @click.group(
     cls=_Commands,
-    # Without this option click raises the help as an error, which is printed as one line.
+    # Without `invoke_without_command` click raises an error, and the help becomes one line.
     invoke_without_command=True,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -281,7 +281,7 @@ def main() -> NoReturn:
         try:
             stream.flush()
         except OSError:
-            # Discard the buffer, which Python would flush at exit and fail with code 120.
+            # Discard the buffer, or Python flushes it at exit, fails, and exits with code 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
 

@@ -13,8 +13,8 @@ from crawlcw.model.sanitize import printable, redacted
 async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, object]]:
     """Post a message to the webhook of *settings*, if it is set, at the end of the block.
 
-    The block adds the report and the exit code to the yielded message. If a `CrawlcwError` ends the
-    block, the message contains the error.
+    The code in the `with` block adds the report and the exit code to the yielded message. If a
+    `CrawlcwError` ends the block, the message contains the error.
     """
     notice: dict[str, object] = {
         "event": "report",

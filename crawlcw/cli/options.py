@@ -21,9 +21,9 @@ from crawlcw.model.sanitize import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Key in click's `meta` for the URL of the user's ledger, or None for a temporary ledger.
+#: Key in click's `meta`. Its value is the URL of the user's ledger, or None for a temporary ledger.
 LEDGER = "crawlcw.ledger"
-#: Parts of a ledger URL that may contain a password: after the user name, or in an option.
+#: Parts of a ledger URL that may contain a password: after the user name, or in a URL parameter.
 _SECRET = re.compile(r"://[^@]*:.*@|[?&][^=]*pass", re.IGNORECASE)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -93,9 +93,9 @@ def _parse_duration(_: click.Context, param: click.Parameter, text: str | None) 
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
-    """Return the settings of a crawl of *spider*; None stands for a crawl without a spider.
+    """Return the settings of a crawl; *spider* is None for a crawl without a spider.
 
-    *assignments* override the environment, which overrides the project, which overrides the spider.
+    The first of these sources with a setting wins: *assignments*, environment, project, spider.
     Raises `SettingsError`.
     """
     return layered(
@@ -118,12 +118,12 @@ def pairs(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask the user unless *yes*; raises `click.Abort` if the user declines."""
+    """Ask the user, unless *yes* is true; raises `click.Abort` if the user declines."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} No terminal to confirm on: add --yes")
-    # Restore Python's handler of SIGINT, so that Ctrl-C ends the prompt.
+    # During the prompt, use Python's own handler of SIGINT, so that Ctrl-C ends the command.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         click.confirm(question, abort=True, err=True)

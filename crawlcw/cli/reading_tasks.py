@@ -9,7 +9,7 @@ from crawlcw.errors import UsageError
 from crawlcw.tracking import NewTask, keys
 
 FORMATS = ("lines", "jsonl", "csv")
-#: Maximum number of characters in a CSV field, which is also the ledger's limit of a value.
+#: Maximum number of characters in a CSV field. The ledger has the same limit for a value.
 _LARGEST_FIELD = 64 << 20
 
 
@@ -63,8 +63,8 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
 
 
 def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
-    # Raise the CSV limit, because the ledger refuses too large tasks with a better message. The CSV
-    # limit is global to the process, which reads only one file.
+    # Raise the CSV limit, because the ledger refuses too large tasks with a better message. The
+    # limit holds for the whole process, but the process reads only this one file.
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
     rows = csv.DictReader(lines)
     try:
@@ -83,7 +83,7 @@ def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
 
 
 def _task(fields: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
-    """Return the task of a JSON object; without a field `data`, the other fields are its data."""
+    """Return the task of a JSON object. Without a field `data`, all unknown fields are data."""
     task_key = fields.pop(key)
     data = fields.pop("data", None)
     task_priority = _priority(fields.pop("priority", priority), priority, line)

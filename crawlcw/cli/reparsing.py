@@ -1,7 +1,7 @@
 """Run a changed spider on stored pages, without sending requests.
 
-Stored pages are parsed one after the other. The new items may replace the recorded items, for a
-group of pages in one write. A page that cannot be read, or whose callback raises, keeps its
+Stored pages are parsed one after the other. The new items may replace the recorded items. One write
+replaces the items of several pages. A page that cannot be read, or whose callback raises, keeps its
 recorded items.
 """
 
@@ -95,7 +95,7 @@ class Reparser:
             return response, Failed(reason=error.reason, message=error.message)
 
     async def _after_response(self, stored_response: Response) -> Response:
-        """Return a stored page, as changed by the spider's `after_response`."""
+        """Call the spider's `after_response` for a stored page, and return the result."""
 
         async def return_stored(_: Attempt, __: Request) -> Response:
             return stored_response
@@ -109,7 +109,7 @@ class Reparser:
 
 @dataclass(slots=True, kw_only=True)
 class Saving:
-    """Records new results of stored pages, the links before the items, in groups of pages."""
+    """Records the new results of a group of stored pages: first the links, then the items."""
 
     ledger: Ledger
     kept_versions: int
@@ -169,7 +169,7 @@ async def reparser_of(
 ) -> Reparser:
     """Return an object that parses *ledger*'s stored pages with *spider*.
 
-    Links from `url_list` callbacks go to *saving* immediately, if *saving* is not None. Raises
+    If *saving* is not None, it gets the links from `url_list` callbacks immediately. Raises
     `UsageError` without warcio.
     """
     hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 #: The statuses of tasks that no worker has leased.
 UNLEASED = tuple(status for status in Status if status is not Status.PROCESSING)
-#: Characters, `%` included, that `_prefix` does not quote in a URL.
+#: Characters that `_prefix` leaves as they are in a URL; `%` is one of these characters.
 _ASCII = "".join(map(chr, range(33, 127)))
 _JSON = "Print one JSON object for programs, with the number of tasks."
 _DRY_RUN = "Change nothing: only count the tasks."
@@ -33,7 +33,7 @@ _DRY_RUN = "Change nothing: only count the tasks."
 def task_of(ledger: Ledger, key: str) -> bytes:
     """Return the id of the task with this key or, in a crawl, this URL; raises `UsageError`."""
     if ledger.kind.tracked:
-        from crawlcw.tracking import keys  # a late import, not for crawls
+        from crawlcw.tracking import keys  # imported late: crawls do not need it
 
         return key_id(keys.key(key))
     try:
@@ -77,7 +77,7 @@ class Selection:
 
     @property
     def condition(self) -> str:
-        """The selection in words for a question, such as ` with host a.example`, or empty."""
+        """The selection as words, such as ` with host a.example`; `""` without a condition."""
         text_by_condition = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
             "host": self.host,
@@ -98,7 +98,7 @@ class Selection:
         return TaskFilter(
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
-            # A use case has stages and keys in these fields, which need no normalization.
+            # In a use case, `host` is a stage and `url_prefix` a key's start: do not normalize.
             host=self.host if is_tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,
@@ -115,7 +115,7 @@ def selection_options(
     reason: Callable[[str], Reason] = any_reason,
     host_names: Sequence[str] = ("--host",),
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Return a decorator that adds the options to select tasks, passed as `selection`.
+    """Return a decorator that adds options to select tasks, as the parameter `selection`.
 
     The function *reason* parses a reason's name, and raises `UsageError` for an unknown name.
     """
@@ -176,7 +176,7 @@ def print_count(
     """Print how many tasks a command changed, or would change, as JSON or as *message*.
 
     The JSON object has `at_least` if there may be more tasks. *at_work* is the number of tasks that
-    do not change because workers have leased them, or None to print no such number.
+    do not change because workers have leased them. If *at_work* is None, no such number is printed.
     """
     numbers = {"tasks": count.number, "dry_run": dry_run}
     if not count.is_exact:
@@ -190,12 +190,12 @@ def print_count(
 
 
 def from_now(ledger: Ledger) -> datetime:
-    """Return the time limit of a command, which skips tasks whose status changes later."""
+    """Return a time just after now; a command skips tasks whose status changes after this time."""
     return ledger.now() + timedelta(milliseconds=1)
 
 
 def _prefix(text: str | None) -> str | None:
-    """Return a URL prefix with a normalized origin, which matches the same URLs as *text*."""
+    """Return the URL prefix *text* with its origin normalized, so that it matches task URLs."""
     if text is None:
         return None
     scheme, _, rest = text.partition("://")
@@ -209,5 +209,5 @@ def _prefix(text: str | None) -> str | None:
         ) from None
     if not slash and "?" in authority:
         raise UsageError(f"--url-prefix {text!r} has no path: write http://host/?...")
-    # Only quote the path, because full normalization could drop the last characters of a prefix.
+    # Quote the path without normalizing it: normalization could drop the prefix's last characters.
     return origin + quote(path, safe=_ASCII)

@@ -1,6 +1,6 @@
 """Show the progress of a crawl, and a report at its end.
 
-The module `crawling` is separate, because the supervisor shows a crawl without loading the crawler.
+This module does not import the crawler, because the supervisor does not need the crawler.
 """
 
 import logging
@@ -78,7 +78,7 @@ def show_report(report: Report, output: Output, *, settings: Settings) -> int:
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
     """Return a crawl's faults as parts of a sentence; with any fault the exit code is 3.
 
-    *max_failures* is the number of pages that may fail or, if it is a float, their proportion.
+    *max_failures* is the number of pages that may fail. A float is the proportion of all pages.
     """
     rule = FINISH_RULES[report.finish_reason]
     if rule.fault:
@@ -142,7 +142,7 @@ def last_line(report: Report, faults: Sequence[str]) -> str:
 
 
 def _failed_before(report: Report) -> str:
-    """Return a sentence about pages given up earlier, with the command to try them again."""
+    """Return a sentence about given-up pages of this run and of earlier runs, with commands."""
     if not report.failed_before:
         return ""
     number = report.failed_before

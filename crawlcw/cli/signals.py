@@ -1,4 +1,4 @@
-"""Stop a crawl or worker gracefully at the first SIGINT or SIGTERM, and at once at the second.
+"""Stop a crawl or worker gracefully after one SIGINT or SIGTERM, and immediately after two.
 
 A third signal exits the process. The signal handlers are Python's, not the event loop's, so that
 the handlers run while the loop is blocked. If the loop is not blocked, the handlers call `stop` in
@@ -54,11 +54,11 @@ def stopping(
     kill: Callable[[], None] = lambda: None,
     blockable: Blockable | None = None,
 ) -> Iterator[None]:
-    """Let the first signal end *crawl* gracefully, and the second at once, within the block.
+    """Let the first signal in the block end *crawl* gracefully, and the second immediately.
 
     The third signal calls *kill* and exits the process. After the first signal, running requests
-    have *grace* to finish. If *blockable* is not None, signals and the end of the block set the
-    deadline of the process.
+    have *grace* to finish. If *blockable* is not None, a signal or the end of the block sets a time
+    at which the process must end.
     """
     stop = _Stop(crawl, grace, kill, blockable)
     old_handlers = {
@@ -110,7 +110,7 @@ class _Stop:
         at_once: bool,
         obeyed_event: threading.Event,
     ) -> None:
-        """Report a blocked event loop; after the second signal, do not wait for the loop."""
+        """Report a blocked event loop; after the second signal, end the process anyway."""
         if obeyed_event.wait(_OBEY_WITHIN_S):
             return
         location = blockable.stuck_in()
@@ -157,10 +157,10 @@ class _Stop:
 
 @contextmanager
 def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Let SIGTSTP suspend the workers before this process, and SIGCONT resume them, in the block.
+    """During the block, SIGTSTP suspends the workers and this process; SIGCONT resumes all.
 
-    *send* sends a signal to the workers, which do not receive the terminal's signals. If SIGTSTP is
-    ignored, as in a script's background job, SIGTSTP stays ignored.
+    *send* sends a signal to the workers, which do not receive the terminal's signals. If this
+    process ignores SIGTSTP, as a background job does, the block changes nothing.
     """
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
         yield

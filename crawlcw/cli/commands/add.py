@@ -75,7 +75,7 @@ def command(
 
     For a use case, SOURCE is one file, or - for standard input. A plain line is the key of a task.
     A line of JSON is a key, or an object with `key` and optionally `data`, `priority` and `stage`.
-    Without `data`, the object's other fields, or the CSV row's other columns, are the task's data.
+    Without `data`, all fields of the object or CSV row except these four are the task's data.
     """
     spider_name = name if _is_bare(name) else loading.name_of(name)
     kind = loop.run(_recorded_kind(spider_name, ledger_url))
@@ -120,7 +120,7 @@ async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
         async with ledger_option.closing(opening) as ledger:
             return ledger.kind if await ledger.queries.has(tuple(Status)) else None
     except UsageError:
-        return None  # because the ledger does not exist yet
+        return None  # the ledger does not exist yet
 
 
 def _spider(name: str, arguments: Sequence[str]) -> Spider | None:

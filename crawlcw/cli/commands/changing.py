@@ -1,6 +1,6 @@
 """Define the commands that change tasks: `retry-failed`, `recrawl`, `ignore`, `purge`, `reset`.
 
-The commands first end the leases of dead workers, and do not change other leased tasks.
+The commands first end the leases of dead workers, and skip tasks that live workers have leased.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -85,14 +85,14 @@ class Choice:
         """Change the chosen tasks; return the numbers of changed tasks and of leased tasks."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
-            # Exclude tasks that another process changes from now on.
+            # Exclude each task that another process changes after this moment.
             task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
             return Count(number=await change(ledger, task_filter)), await _leased_count(
                 ledger, task_filter
             )
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
-        """Change or only count the chosen tasks, and print their number with *participle*."""
+        """Change or count the chosen tasks; print their number and *participle* (`deleted`)."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
         self.print_count(
@@ -181,11 +181,12 @@ async def ignore(choice: Choice) -> None:
 
 @_choice_command("purge")
 async def purge(choice: Choice) -> None:
-    """Delete tasks of NAME, a use case or a spider, and the items of the tasks, for good.
+    """Delete tasks of NAME and the items of these tasks. No command restores them.
 
-    KEY is a task's key, or its URL in a crawl. Tasks must match all given options. The
-    command does not delete tasks that a worker has leased. The next link to a deleted page adds the
-    page again, and the next run adds the start URLs again. `crawlcw drop` deletes everything.
+    NAME is a use case or a spider. KEY is a task's key, or its URL in a crawl. Tasks must match all
+    given options. The command does not delete tasks that a worker has leased. The next link to a
+    deleted page adds the page again, and the next run adds the start URLs again. `crawlcw drop`
+    deletes everything.
     """
     choice.check()
     count, at_work = await choice.count(UNLEASED)
@@ -266,9 +267,9 @@ async def retry_failed(
 ) -> None:
     """Set failed tasks of SPIDER to todo again, as if never tried.
 
-    SPIDER names a spider as in `crawlcw run`, or a use case. Failed tasks wait for another
-    attempt, or were given up after their last attempt. Unwanted tasks (robots.txt, out of scope
-    ...) do not change. For use cases, --host means the stage.
+    SPIDER names a spider as in `crawlcw run`, or a use case. Failed tasks are the tasks that wait
+    for another attempt, and the tasks that a crawl has given up. Unwanted tasks (robots.txt, out of
+    scope ...) do not change. For use cases, --host means the stage.
     """
     async with subject.opened() as ledger:
         task_filter = selection.filter(ledger)
@@ -277,14 +278,14 @@ async def retry_failed(
         else:
             count = Count(number=await ledger.admin.retry_failed(task_filter))
         is_tracked = ledger.kind.tracked
-    # Name no command for a use case, because `crawlcw work` may not be its worker.
+    # Print no run command for a use case, because its worker may be a program of the user.
     run = "" if is_tracked else subject.reference
     _print_reopened(count, "task", "tried", run=run, dry_run=dry_run, as_json=as_json)
 
 
 @ledger_command("recrawl")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
-@duration_option("--older-than", about="Only pages last visited longer ago than 12h, 7d ...")
+@duration_option("--older-than", about="Only pages whose last visit is older than 12h, 7d ...")
 @selection_options(statuses=REVISIT.from_statuses)
 @dry_run_option
 @yes_option
@@ -298,7 +299,7 @@ async def recrawl(
     as_json: bool,
     yes: bool,
 ) -> None:
-    """Let the next run visit the finished pages of SPIDER again, or only the given URLs.
+    """Let the next run visit all finished pages of SPIDER (or the pages of the URLs) again.
 
     The requests are conditional, so the crawl parses only pages that changed after the last visit,
     and replaces the items of these pages. `crawlcw reset SPIDER --all` lets it parse all pages
@@ -339,7 +340,7 @@ async def recrawl(
 def _print_reopened(
     count: Count, noun: str, participle: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Print how many tasks will be *participle* again, and the command that runs spider *run*."""
+    """Print the number of tasks, *participle* (such as `tried`), and how to run spider *run*."""
     run_note = ""
     if run and count.number and not dry_run:
         run_note = f" by {run_command(run) or 'the next run'}"

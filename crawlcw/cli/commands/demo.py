@@ -14,7 +14,7 @@ from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger_opening import DEFAULT_LEDGER
 
-#: The demo's ledger is in the folder of the default ledger, so that git ignores it too.
+#: The demo's ledger is in the folder of the default ledger, so that git ignores both ledgers.
 _LEDGER = Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).with_name("demo.db")
 _URL = f"sqlite:///{_LEDGER}"
 _PORT = 8000

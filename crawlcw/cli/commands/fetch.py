@@ -30,7 +30,7 @@ def command(
     assignments: tuple[str, ...],
     headers: bool,
 ) -> int:
-    """Print the body of URL, fetched as a crawl would.
+    """Fetch URL as a crawl does, and print the body.
 
     The request obeys robots.txt and follows redirects. The command decodes the body, cuts it after
     `max_body` bytes, and writes a line about the response to stderr. Nothing is recorded.

@@ -44,12 +44,11 @@ class Row:
 )
 @click.option("--json", "as_json", is_flag=True, help="All hosts, one JSON object a line.")
 async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
-    """Show the state of each host of SPIDER, and why it waits.
+    """Show the state of each host of SPIDER, and why the host waits.
 
     Hosts with many waiting tasks come first; with --json the hosts are in the order of their names.
-    SPIDER names a spider as in `crawlcw run`. It may also name a use case (its tasks are
-    not pages), whose stages are listed like hosts.
-    The exit code is 2 if the ledger has no tasks of that name.
+    SPIDER names a spider as in `crawlcw run`, or a use case. For a use case the command shows each
+    stage like a host. The exit code is 2 if the ledger has no tasks of SPIDER.
     """
     async with subject.opened() as ledger:
         now, noun = ledger.now(), "stage" if ledger.kind.tracked else "host"

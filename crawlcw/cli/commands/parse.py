@@ -60,13 +60,13 @@ def command(
     is recorded.
 
     With --stored the command sends no request, and parses pages that a crawl with
-    `keep_bodies=true` stored: the pages of the URLs, or all stored pages. Each stored page goes to
-    the callback of its request. With --save the new items replace the recorded items, and new links
-    wait for the next run. A page keeps its items if the page cannot be read, or if its callback
-    raises.
+    `keep_bodies=true` stored. Without a URL the command parses all stored pages. Each stored page
+    goes to the callback of its request. With --save the new items replace the recorded items, and
+    new links wait for the next run. A page keeps its items if the page cannot be read, or if its
+    callback raises.
 
-    The exit code is 3 without a response, for a status that no callback gets, for an exception in
-    the callback, or for an unreadable stored page.
+    The exit code is 3 if there is no response, if no callback gets the response's status, if the
+    callback raises, or if a stored page is unreadable.
     """
     if stored:
         if context is not None:

@@ -16,7 +16,7 @@ from crawlcw.feeds import forms
 from crawlcw.feeds.target import BUILT_IN
 from crawlcw.model.sanitize import printable
 
-#: The function that loads and checks an extension, by its group.
+#: For each group of extensions, the function that loads and checks an extension.
 _LOADER_BY_GROUP: dict[str, Callable[[str], Any]] = {
     extensions.COMMANDS: main.installed_command,
     extensions.FEEDS: forms.writer_class,
@@ -30,9 +30,10 @@ _LOADER_BY_GROUP: dict[str, Callable[[str], Any]] = {
 def command(*, as_json: bool) -> None:
     """List the commands, feeds, layers and stores that installed packages add.
 
-    The states: an active extension is used by its name. An idle layer is installed, and
-    neither the setting `layers` nor the spider names it. A hidden extension has the name of a
-    part of crawlcw, or of another package's extension. A broken one cannot be loaded.
+    The command shows a state for each extension. Users can name an active extension in a command or
+    a setting. An idle layer is installed, and neither the setting `layers` nor the spider names it.
+    A hidden extension has the same name as a part of crawlcw or as an extension of another package.
+    A broken extension cannot be loaded.
     """
     rows = list(_rows())
     if as_json:
@@ -78,7 +79,7 @@ def _rows() -> Iterator[dict[str, str]]:
 
 
 def _built_in(entry_point: EntryPoint) -> str | None:
-    """Return what hides an extension: a part of crawlcw with the same name; None: no part."""
+    """Return `crawlcw` if a part of crawlcw has the extension's name and so hides it, or None."""
     names = {
         extensions.COMMANDS: main.COMMANDS,
         extensions.FEEDS: BUILT_IN,

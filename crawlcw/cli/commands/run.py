@@ -29,7 +29,7 @@ from crawlcw.ledger.protocol import Ledger
     "--processes",
     minimum=0,
     default=1,
-    about="Number of worker processes; 0 crawls in this process, for a debugger or stdin.",
+    about="Number of worker processes; with 0 this process crawls, for a debugger or stdin.",
 )
 @options.number_option("--concurrency", minimum=1, about="Fetchers in each process.")
 @options.settings_option
@@ -97,16 +97,16 @@ def command(
     SIGINT or SIGTERM stops the crawl gracefully: current requests finish, and all other tasks are
     released. A second signal stops the crawl at once. The same command resumes the crawl later.
 
-    The crawl runs in a worker process. The command restarts a crashed worker after a second, and
-    ignores a page that crashes workers repeatedly. Before the first four restarts in a row the
-    command waits 1 s, 2 s, 4 s and 8 s. After five crashes in a row without a finished or
-    quarantined page the command does not restart the worker. With --processes 0 no process restarts
-    the crawl after a crash. With several workers the exit code is the worst code of a worker, in
-    this order from good to bad: 0, 130, 3, 2, 69, 78, 70.
+    The crawl runs in a worker process. The command restarts a crashed worker, and ignores a page
+    that crashes workers repeatedly. It waits 1 s before the first restart, and twice as long before
+    each next restart in a row. It does not restart the worker after five crashes in a row. A
+    finished or quarantined page ends a row of crashes. With --processes 0 no process restarts the
+    crawl after a crash. With several workers the exit code is the worst code of a worker, in this
+    order from good to bad: 0, 130, 3, 2, 69, 78, 70.
 
-    The exit code is 3 if the crawl has ended with a fault. A fault is that the crawl finished no
-    page, gave up hosts, or gave up more pages than max_failures allows, or that a callback is
-    broken, no login worked, or no proxy works. The last line of the output names the fault.
+    The exit code is 3 if the crawl has ended with a fault. These are faults: no finished page, a
+    given-up host, more given-up pages than max_failures allows, a broken callback, no successful
+    login, no working proxy. The last line of the output names the fault.
     """
 
     def make() -> tuple[Spider, Settings]:
@@ -120,9 +120,9 @@ def command(
         option_assignments = _assigned(
             concurrency=concurrency, max_pages=max_pages, max_items=max_items, claim=claim
         )
-        # Loaded modules stay until the end, so exclude them from garbage collection, which saves a
-        # tenth of a second at exit. Load the spider after `gc.freeze`, so that the spider's
-        # garbage, such as an open file, is collected.
+        # Exclude the loaded modules from garbage collection, because they stay until the end. The
+        # exclusion saves a tenth of a second at exit. Load the spider after `gc.freeze`, so that
+        # the spider's garbage, such as an open file, is collected.
         gc.freeze()
         gc.enable()
         loaded_spider = loading.make(loading.find(spider), arguments)
@@ -164,7 +164,7 @@ def _crawl_by(
     processes: int, first_process: Process | None
 ) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls, either in worker processes or in this process."""
-    # Import only the chosen module, because a supervisor does not load the crawler.
+    # Import only `supervisor` or `crawling`, because a supervisor must not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 
@@ -206,7 +206,7 @@ def _in_worker(
 
 
 def _assigned(**options: object) -> Iterator[str]:
-    """Yield `NAME=VALUE`, as for the option `-s`, for each option that is not None."""
+    """Yield each option that is not None as `NAME=VALUE`, the form of the option `-s`."""
     for name, value in options.items():
         if value is not None:
             yield f"{name}={value}"

@@ -18,7 +18,7 @@ from crawlcw.ledger_opening import open_ledger, recorded_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Time limit for an unavailable ledger, which is short because clients retry by themselves.
+#: Limit of the wait for an unavailable ledger. The wait is short, because clients retry anyway.
 _GIVE_UP = timedelta(seconds=3)
 #: Syntax of a bearer token (RFC 6750, b64token).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -88,8 +88,8 @@ def serve(
 ) -> None:
     """Serve the tasks of USE_CASE over HTTP, for clients that create, claim and end tasks.
 
-    USE_CASE is a name, or a declaration: package.module:object, file.py:object or file.py. A
-    declaration also states the order of the stages, which a name does not.
+    USE_CASE is a name, or a declaration: package.module:object, file.py:object or file.py. Only a
+    declaration states the order of the stages.
 
     /openapi.json describes the API. Clients must send a token, unless the server listens on
     loopback only. Any number of servers may use one ledger. After SIGTERM or SIGINT the server
@@ -131,7 +131,7 @@ def serve(
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="Host name that browsers may use, such as a reverse proxy's. May be repeated.",
+    help="Host name that browsers may use, such as the name of a reverse proxy. May be repeated.",
 )
 @logs.level_option
 @logs.format_option

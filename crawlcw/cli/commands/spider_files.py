@@ -87,10 +87,10 @@ def check(
 ) -> int:
     """Check SPIDER for mistakes, without sending a request.
 
-    SPIDER names a spider as in `crawlcw run`, or a folder of Python files, as of a Scrapy project.
-    The command reads the source, and loads the spider only if the source has no fatal mistake. For
-    each mistake the command prints the line, the code to write and the section of the manual. The
-    exit code is 2 if there is a mistake.
+    SPIDER names a spider as in `crawlcw run`, or a folder of Python files, such as a Scrapy
+    project. The command reads the source, and loads the spider only if the source has no fatal
+    mistake. For each mistake the command prints the line, the code to write and the section of the
+    manual. The exit code is 2 if there is a mistake.
     """
     name, location, findings = (
         (spider, spider, [*_in_folder(Path(spider))])
@@ -153,7 +153,7 @@ def _in_spider(
         try:
             findings = reading.check(path_and_class[0])
         except UNREADABLE:
-            path_and_class = None  # ignored: loading the spider raises a better error
+            path_and_class = None  # `loading.find` below raises an error with a better message
     stops = any(finding.stops for finding in findings)
     if path_and_class is not None and (
         stops or (findings and not reading.has_spider(path_and_class[0]))

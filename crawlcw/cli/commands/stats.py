@@ -24,7 +24,7 @@ from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
 _MIN_INTERVAL = timedelta(seconds=1)
-#: Maximum number of tasks whose items are counted, which takes 0.05 s on MongoDB.
+#: Maximum number of tasks whose items are counted. MongoDB takes 0.05 s for this number of tasks.
 _SCAN_LIMIT = 10_000
 _MAX_ROWS = 50
 _LONGEST_VALUE = 80
@@ -57,7 +57,7 @@ class _CrawlStats:
 @click.option(
     "--all-items",
     is_flag=True,
-    help="Count all items on MongoDB too, which takes 4 s for a million tasks.",
+    help="Count all items. On MongoDB the count takes 4 s for a million tasks.",
 )
 @click.option(
     "--watch", "watched", is_flag=True, help="Show the numbers again and again, until Ctrl-C."
@@ -76,12 +76,12 @@ async def command(
 ) -> None:
     """Show the tasks of SPIDER by status and reason, and the workers.
 
-    SPIDER names a spider as in `crawlcw run`, or a use case. The exit code is 2 if the
-    ledger has no tasks of that name.
+    SPIDER names a spider as in `crawlcw run`, or a use case. The exit code is 2 if the ledger has
+    no tasks of SPIDER.
 
-    --watch shows a running crawl from any machine that reaches its ledger: the speed, the workers,
-    and the hosts that wait or fail, with the reason. On a terminal --watch draws a live table; into
-    a pipe it prints one line for each interval.
+    --watch shows the speed and the workers of a running crawl, and why hosts wait or fail. --watch
+    works on any machine that reaches the crawl's ledger. On a terminal --watch draws a live table;
+    into a pipe it prints one line for each interval.
     """
     if every is not None and not watched:
         raise UsageError("--every needs --watch: add it, or leave --every out")

@@ -19,7 +19,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-#: Age of the last heartbeat at which a worker counts as dead; workers send a heartbeat every 5 s.
+#: A worker without a heartbeat for this time counts as dead. Workers send a heartbeat every 5 s.
 _SILENT = timedelta(seconds=30)
 _POLL_EVERY = 0.25
 _NO_CRAWL = ", not a crawl: "
@@ -121,7 +121,7 @@ def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
 )
 @options.json_option
 async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool) -> int:
-    """End the running crawls of SPIDER, on all machines, as a SIGTERM does.
+    """End the running crawls of SPIDER gracefully, on all machines.
 
     Current requests finish within the crawl's `grace`, and all other tasks are released. `crawlcw
     run SPIDER` resumes the crawl. A worker that was killed on another machine counts as running for
@@ -169,7 +169,7 @@ async def _record_control(ledger: Ledger, control: Mapping[str, Any]) -> int:
 
 
 async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int:
-    """Return the number of live workers, or of live workers that started until *started_by*."""
+    """Return the number of live workers; *started_by* excludes workers that started later."""
     now = ledger.now()
     return sum(
         not is_dead(worker)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from crawlcw.crawl.link_checks import Refusal
 
 _LONGEST_KEY = 500
-#: Number of rows that get the same column widths, because a million rows would fill the memory.
+#: Number of rows that are aligned and printed together. All rows together could fill the memory.
 _ALIGNED_ROWS = 100
 #: Column of the terminal at which a task's key begins, after its time and status.
 _KEY_COLUMN = 34
-#: Maximum width of the key's column; a longer key moves the other columns of its row only.
+#: Maximum width of the key's column. If a key is longer, only its own row is not aligned.
 _MAX_KEY_WIDTH = 70
 
 
@@ -42,7 +42,7 @@ _MAX_KEY_WIDTH = 70
 )
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
 @click.option(
-    "--given-up", is_flag=True, help="Show only the ignored tasks that `retry-failed` reopens."
+    "--given-up", is_flag=True, help="Show only given-up tasks, which `retry-failed` tries again."
 )
 @options.number_option("--limit", minimum=0, default=50, about="Limit of the list; 0: all.")
 @click.option("--json", "as_json", is_flag=True, help="All fields, one JSON object a line.")
@@ -153,7 +153,7 @@ def _print_rows(rows: list[_Row]) -> None:
 
 
 def _request(task: Task) -> str:
-    """Return a text with a task's method, body size, callback and depth."""
+    """Return a text with the HTTP method, body size, callback and depth of a task."""
     method = "" if task.method == "GET" else f"{task.method} "
     body = f"{len(task.body):,} bytes " if task.body else ""
     return f"{method}{body}{task.callback}() depth {task.depth}"
@@ -165,10 +165,10 @@ def _request(task: Task) -> str:
 async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     """Show the history of one URL of NAME: its discovery, attempts and items.
 
-    NAME is a spider, or a use case, whose tasks have keys instead of URLs. If the ledger
-    does not have the URL, the command says whether a crawl would follow a link to it, and
-    the exit code is 2. A crawl does not follow the link if the URL is out of scope, a trap,
-    forbidden by robots.txt or on a given-up host, or if the crawl dropped the link.
+    NAME is a spider or a use case. For a use case, URL is the key of a task. If the ledger does not
+    have the URL, the command says whether a crawl would follow a link to it, and the exit code is
+    2. A crawl refuses a link that is out of scope, forbidden by robots.txt, on a given-up host, or
+    part of an endless series of URLs (a trap). The crawl may also have dropped the link.
     """
     async with subject.opened() as ledger:
         record = await ledger.tasks.get(task_of(ledger, key))
@@ -259,7 +259,7 @@ def _time_text(time: datetime) -> str:
 
 
 async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
-    """Raise a `UsageError` that says why a URL is unknown; print the reason if *as_json*."""
+    """Raise a `UsageError` that says why a URL is unknown; *as_json* also prints JSON."""
     refusal, explanation = (
         (None, "no task has this key")
         if ledger.kind.tracked
@@ -273,7 +273,7 @@ async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool
 
 
 async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
-    """Return why a crawl would refuse a link to *key*, or None, and why *key* is unknown."""
+    """Return a crawl's refusal of links to *key* (None: no refusal), and why *key* is unknown."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 
     try:

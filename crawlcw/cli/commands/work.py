@@ -25,7 +25,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @options.number_option(
     "--prefetch",
     minimum=0,
-    about="Number of tasks to claim ahead; --concurrency is the default and the limit.",
+    about="Number of tasks to claim ahead. Default and maximum: the value of --concurrency.",
 )
 @click.option("--drain", is_flag=True, help="End when all tasks are done.")
 @options.duration_option(
@@ -34,7 +34,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @options.duration_option(
     "--stall-timeout",
     default="60s",
-    about="End the process with code 124 if a handler blocks the event loop longer; 0s: never.",
+    about="Limit for a blocked event loop; then the process ends with code 124. 0s: no limit.",
 )
 @exposing.options
 @logs.level_option
@@ -108,8 +108,8 @@ async def _work(
         return INTERRUPTED if deadline.is_at_once else OK
 
     deadline.finish = abandon
-    # Handle signals outside of the tracker's block, so that no signal interrupts the release of
-    # tasks.
+    # Handle signals until the `async with` block below has ended, so that no signal interrupts the
+    # release of tasks.
     with signals.stopping(worker, grace=grace, blockable=worker):
         async with (
             tracker,

@@ -1,7 +1,7 @@
 """Exchange messages between a supervisor and a worker process, as lines on a socket.
 
-The supervisor sends orders to stop, each with a grace period. The worker sends its states and, at
-an orderly end, its exit code. Orders are not signals, because a signal would kill a starting
+The supervisor sends orders to stop, each with a grace period. The worker sends its states and, if
+it does not crash, its exit code. Orders are not signals, because a signal would kill a starting
 worker. The worker does not send states on stdout, because the spider uses stdout.
 """
 
@@ -22,7 +22,7 @@ _LONGEST_LINE = 1 << 20
 
 
 def exit_line(code: int) -> bytes:
-    """Return a worker's last line at an orderly end; without this line the worker has crashed.
+    """Return the line with the exit code, which a worker sends last unless it has crashed.
 
     The exit code of the process proves nothing, because the spider's code may exit with any code.
     """
@@ -39,7 +39,7 @@ class WorkerState:
     """The counters and the condition of a worker, until the worker sends its next state."""
 
     counters: Counters = field(default_factory=Counters)
-    idle_reason: IdleReason | None = None  #: why the crawl waits, or None if it progresses
+    idle_reason: IdleReason | None = None  #: why the crawl waits, or None if it does not wait
     released: int = 0  #: number of tasks that the worker released at its end
     finish_reason: FinishReason | None = None  #: why the crawl ended, or None before its end
     ending: EarlyEnd | None = None  #: why the crawl ends with open tasks, or None

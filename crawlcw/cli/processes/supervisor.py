@@ -56,8 +56,7 @@ _LONGEST_WAIT = timedelta(seconds=30)
 _MAX_CRASHES = 5
 #: Time after `callback_timeout` in which a blocked worker can end itself with a stack dump.
 _EXTRA_SILENCE = timedelta(seconds=15)
-#: Seconds after the grace in which an ending worker must end itself, before the supervisor kills
-#: it.
+#: This number of seconds after the grace, the supervisor kills a worker that has not ended.
 _END_SILENCE = 8.0
 
 
@@ -103,12 +102,12 @@ async def crawl(
     return exit_code
 
 
-#: The limits of all workers together, with the finish reason of a crawl that reached the limit.
+#: Settings that limit all workers together, and the finish reason when the limit is reached.
 _SHARED_LIMITS = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
 
 
 def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
-    """Return each worker's part of `max_pages` and `max_items`, which is at least 1."""
+    """Return each worker's part of `max_pages` and of `max_items`; each part is at least 1."""
     limits = {
         name: limit for name in _SHARED_LIMITS if (limit := getattr(settings, name)) is not None
     }
@@ -121,14 +120,14 @@ def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SlotEnd:
-    """The result of a slot's workers."""
+    """The result of a worker and of its replacements after crashes."""
 
     code: int
     finish_reason: FinishReason | None = None  #: None if the slot's last worker crashed
 
 
 def wait_after(crashes: int) -> timedelta | None:
-    """Return the wait after *crashes* crashes in a row, or None to start no new worker.
+    """Return how long to wait after *crashes* crashes in a row; None: do not start a worker.
 
     The number of crashes is reset if a worker progresses, because its crash then has a new cause.
     """
@@ -166,7 +165,7 @@ class Supervisor:
         self._stop_order: FinishReason | None = None
         timeout = settings.callback_timeout
         self._max_silence = (timeout + min(_EXTRA_SILENCE, 2 * timeout)).total_seconds()  #: 0: any
-        self._killable_from = math.inf  #: monotonic time from which to kill silent workers
+        self._killable_from = math.inf  #: monotonic time after which silent workers are killed
         self._stopping = asyncio.Event()
         self._started_at = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
@@ -230,7 +229,7 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
 
-        The report is also None if the workers gave up the ledger, which is still unavailable.
+        The report is also None if the ledger became unavailable during the crawl and still is.
         Raises `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
@@ -263,7 +262,7 @@ class Supervisor:
         )
 
     def finish_reason(self, *, is_empty: bool) -> FinishReason:
-        """Return the finish reason of the crawl; *is_empty* says that no tasks are left."""
+        """Return the finish reason of the crawl; *is_empty* is true if no tasks are left."""
         return merged_reason((end.finish_reason for end in self._slot_ends), is_empty=is_empty)
 
     def _follow_early_end(self, state: WorkerState) -> None:
@@ -311,19 +310,19 @@ class Supervisor:
         return _NO_WAIT if is_immediate else self.settings.grace
 
     async def _keep_filled(self, number: int, share: dict[str, int]) -> _SlotEnd:
-        """Replace crashed workers in slot *number* until one ends in order, or too many crashed."""
+        """Run worker *number*; replace a crashed worker, unless there were too many crashes."""
         crashes = 0
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._follow_early_end)
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _SlotEnd(code=end_code, finish_reason=worker.state.finish_reason)
-            # Note now whether the crawl is stopping, because a later order did not end the worker.
+            # Check this now: an order to stop that comes later cannot have ended the worker.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
             was_stopping = await self._check_stop_request() or was_stopping
-            # A signal from this process or from the worker itself ends a blocked worker. A signal
-            # at a shutdown of the machine kills a starting worker.
+            # A blocked worker ends by a signal of this process, or by its own deadline. A signal at
+            # a shutdown of the machine kills a starting worker.
             by_signal = worker.was_terminated or code in (INTERRUPTED, -signal.SIGTERM)
             was_started = worker in self._workers
             if self._stopping.is_set() and (by_signal or not was_started):
@@ -395,8 +394,8 @@ class Supervisor:
     async def _release_dead_workers(self) -> bool:
         """Release the tasks of dead workers at once, without waiting until the leases expire.
 
-        Return whether a dead worker had only a quarantined page, against which the crash counts.
-        After several crashes the page is given up.
+        Return whether a dead worker ran only a quarantined page. The crash then counts against this
+        page; after several crashes the page is given up.
         """
         was_quarantined = False
         try:
@@ -411,7 +410,7 @@ class Supervisor:
         return was_quarantined
 
     async def _check_stop_request(self) -> bool:
-        """Stop all workers if a user has run `crawlcw stop`; return whether a user has.
+        """Return whether a user has run `crawlcw stop`; if so, stop all workers.
 
         The supervisor reads the user's order because the crashed worker may not have read it.
         """
@@ -430,12 +429,12 @@ class Supervisor:
         return was_stopped
 
     def _ordered_end(self) -> _SlotEnd:
-        """Return the result of a slot that has no worker when the crawl stops."""
+        """Return the result of an order to stop, for a slot without a running worker."""
         return _SlotEnd(code=code_of(self._stop_order), finish_reason=self._stop_order)
 
 
 def has_progressed(state: WorkerState) -> bool:
-    """Return whether a worker has finished a page or ignored one that crashes workers."""
+    """Return whether a worker has finished a page, or has ignored a page that crashes workers."""
     counters = state.counters
     return counters.pages > 0 or counters.failures.get(Reason.CRASHED_WORKER, 0) > 0
 

@@ -30,8 +30,8 @@ from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
-#: Seconds between states until the first page, because the last state before a crash must show
-#: whether the worker had progressed.
+#: Seconds between two states of a worker that has finished no page. The time is short, because the
+#: last state before a crash must show whether the worker had finished a page.
 _FIRST_STATE_WITHIN = 0.05
 #: Grace after the supervisor's end, if the worker has not yet opened the crawl.
 _BEGINS_WITHIN = timedelta(seconds=10)
@@ -43,7 +43,7 @@ def prepare() -> None:
     """Prepare this process as a worker, before any code of the spider runs."""
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
     if sys.platform == "linux":
-        # Let a worker that Ctrl-Z has stopped continue when its parent is killed.
+        # When the parent is killed, SIGCONT resumes a worker that Ctrl-Z has suspended.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
@@ -65,16 +65,16 @@ class Supervision:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
-        """Let the supervisor's orders, even earlier orders, end *crawl* in the running loop."""
+        """Let the supervisor's orders end *crawl*, also orders that came before this call."""
         self._grace = grace
         self._crawl, self._loop = crawl, asyncio.get_running_loop()
         for order in list(self._orders):
             self._obey(order)
 
     def send_exit_code(self, command: Callable[[], int]) -> int:
-        """Run *command*, and send its exit code if it ends in order.
+        """Run *command*, and send its exit code to the supervisor unless it is `INTERNAL`.
 
-        `INTERNAL` is not sent: an internal error counts as a crash.
+        An internal error counts as a crash.
         """
         code = command()
         if code != INTERNAL:
@@ -82,7 +82,7 @@ class Supervision:
         return code
 
     def send(self, line: bytes) -> None:
-        """Send an unfinished line, then *line*, and wait until the supervisor reads it."""
+        """Send *line* after the unsent part of the last line; wait until the supervisor reads."""
         # Ignore the error of an ended supervisor, because this process will soon end too.
         with suppress(OSError):
             self._channel.sendall(self._unsent + line)
@@ -112,7 +112,7 @@ class Supervision:
             deadline.hurry()
         self._orders.append(order)
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended; so will the process
+            with suppress(RuntimeError):  # the loop has ended, and the process will end
                 self._loop.call_soon_threadsafe(self._obey, order)
 
     def _obey(self, order: FinishReason) -> None:
@@ -125,7 +125,7 @@ class Supervision:
 
 
 def _discard_output() -> None:
-    # Replace the pipes, which have no reader, so that a callback's processes do not fail.
+    # Replace stdout and stderr, which have no reader, so that the user's processes do not fail.
     null_descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_descriptor, 1)
     os.dup2(null_descriptor, 2)
@@ -133,14 +133,14 @@ def _discard_output() -> None:
 
 
 class _Pipe(io.FileIO):
-    """A pipe to the supervisor that ignores the error if the supervisor was killed."""
+    """A pipe to the supervisor; writing has no effect if the supervisor was killed."""
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            # A `print` in a callback must not fail its page before this process notices the
-            # supervisor's end.
+            # If a callback prints before this process notices the supervisor's end, the page must
+            # not fail.
             return len(data)
 
 
@@ -165,8 +165,8 @@ async def crawl(
 ) -> int:
     """Crawl *spider* under its supervisor; return the exit code.
 
-    *started_at* is the start of the crawl by the ledger's clock. If *measured*, the worker's states
-    include measures.
+    *started_at* is the start of the crawl by the ledger's clock. If *measured* is true, the
+    worker's states include measures.
     """
     meter = Meter() if measured else None
     async with open_crawl(

@@ -60,9 +60,10 @@ class WorkerProcess:
     async def start(
         self, *, share: Mapping[str, int], started_at: datetime, process: Process | None = None
     ) -> None:
-        """Start a worker process, or use the waiting *process*; *share* has its limits by setting.
+        """Start a worker process, or use the waiting *process*.
 
-        *started_at* is the supervisor's start by the ledger's clock.
+        *share* maps names of settings to the worker's limits. *started_at* is the supervisor's
+        start by the ledger's clock.
 
         Raises `OSError` if no process can be created.
         """
@@ -83,8 +84,8 @@ class WorkerProcess:
 
     def send_order(self, order: FinishReason, *, grace: timedelta) -> None:
         """Order the worker to end within *grace*, unless the worker has ended. Idempotent."""
-        # The process may have ended already, even before `start`. Send the order by the socket,
-        # because an asyncio transport that cannot write also stops reading the last lines.
+        # Ignore the error of a process that has ended. Send the order by the socket: an asyncio
+        # transport that cannot write would also stop reading, and lose the worker's last lines.
         with suppress(OSError):
             self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
 
@@ -96,13 +97,13 @@ class WorkerProcess:
 
     def signal_group(self, signal_number: signal.Signals) -> None:
         """Send a signal to the worker and its child processes, unless the worker has ended."""
-        # The system gives the id to no other group until this process has waited for the worker.
+        # The system does not reuse the id of the worker's group before this process calls wait(2).
         if self._running_process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
 
     async def wait(self) -> int:
-        """Wait for the end of the process; return its exit code, or a signal's negative number."""
+        """Wait for the end of the process; return its exit code, or -N if signal N ended it."""
         code = await end_of(self._running_process)
         # Limit the wait, because a child process of the spider may keep the pipes open for ever.
         with anyio.move_on_after(_LAST_LINES):
@@ -121,7 +122,7 @@ class WorkerProcess:
         return self._process
 
     def end_code(self) -> int | None:
-        """Return the exit code if the worker ended in order, or None if the worker crashed."""
+        """Return the exit code of a worker that has ended, or None if the worker crashed."""
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_terminated and reason is not None:
             # The worker had finished the crawl, and only the spider's code kept the process
@@ -135,7 +136,7 @@ class WorkerProcess:
         return self._silence is not None
 
     def silent(self) -> float:
-        """Return the seconds since the worker's last state; call it every `POLL_EVERY` seconds."""
+        """Return the seconds since the last state; call this method every `POLL_EVERY` seconds."""
         now, has_new_state = time.monotonic(), self._has_new_state
         if self._silence is None:
             self._silence = Silence(now=now, interval=POLL_EVERY) if has_new_state else None
@@ -157,7 +158,7 @@ class WorkerProcess:
 
 async def end_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of *process*; return its exit code."""
-    # Wait in a thread, because the event loop does not watch processes that started before it.
+    # Wait in a thread: the event loop does not watch a process that started before the loop.
     return await anyio.to_thread.run_sync(
         process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )
