@@ -368,8 +368,8 @@ async def _adopt(
     tables: LedgerTables, tokens: Sequence[str], now: datetime, limit: int
 ) -> list[HostLease]:
     """Return the leases that the ledger granted to earlier calls whose reply was lost."""
-    # Write to the hosts that were ready longest, without a change. This write returns only after
-    # the ledger has committed an earlier lease of these hosts.
+    # Send a write that changes nothing to the hosts that were ready longest. It returns only after
+    # the ledger has committed every earlier lease of these hosts.
     where = {"ready_at": AtMost(now)}
     hosts = await tables.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(host["_id"] for host in hosts)

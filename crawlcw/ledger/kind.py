@@ -40,7 +40,7 @@ def check_kind(
 ) -> None:
     """Raise `LedgerKindError` if the tasks of *name* are not of the kind *expected*.
 
-    In the message *ledger* stands for the ledger, and *other* for a ledger to use instead.
+    The message calls the ledger by the text *ledger*, and suggests the text *other* instead of it.
     """
     if recorded is not expected:
         raise LedgerKindError(

@@ -148,8 +148,8 @@ class Outcomes(Protocol):
 
         Each replacement is one atomic and durable step. A settlement is written only if the task
         still has the status and the fence that the caller read. If not, the settlement's lease is
-        in `Committed.lost`. A settlement that the store cannot hold is not written, and the result
-        names its lease as rejected. A repeated call changes nothing.
+        in `Committed.lost`. A settlement that the store cannot hold is not written, and its lease
+        is in `Committed.rejected`. A repeated call changes nothing.
         """
 
     async def release(self, leases: Sequence[Lease]) -> int:

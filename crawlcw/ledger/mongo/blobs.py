@@ -25,9 +25,8 @@ from crawlcw.ledger.protocol import ItemRow
 from crawlcw.model.task import BlobRef
 from crawlcw.model.transitions import Settlement
 
-#: Maximum bytes of one item, and maximum sum for all items, in the document of a task.
-_LARGE_ITEM_BYTES = 1 << 20
-_MAX_INSIDE_BYTES = 8 << 20
+_LARGE_ITEM_BYTES = 1 << 20  #: maximum size of an item in a task's document
+_MAX_INSIDE_BYTES = 8 << 20  #: maximum size of all items in a task's document
 #: Maximum bytes and number of items in one command, so that it ends far below its time limit.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 1_000

@@ -34,7 +34,7 @@ _ROLES = "`crawlcw guide deploying` lists the roles"
 _NOT_AUTHORIZED = re.compile(
     r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?"
 )
-#: Map from a command to the privilege for it, for commands with another name than the privilege.
+#: Map from a command to its privilege, if the privilege has another name than the command.
 _OF_COMMANDS = {
     "aggregate": "find",
     "count": "find",

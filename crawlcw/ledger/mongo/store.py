@@ -239,8 +239,8 @@ class MongoStore:
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
     """Return all documents of a cursor, at most *limit*, in one reply of the server."""
-    # Set the reply's size, because the default is 101 documents. Add one, because a full reply
-    # would not show that it is the last.
+    # Set the reply's size, because the default is 101 documents. Add one to *limit*, because a full
+    # reply does not show that nothing follows.
     reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)
     return reply
 

@@ -62,11 +62,9 @@ _OF_TASKS = {
 _IN_INDEX = {"status", "update_time"}
 #: Number of tasks that one command counts, which takes a second on a slow server.
 COUNT_BATCH_SIZE = 2_000_000
-#: Limits of one read: tasks whose items are counted; tasks whose items are read; bytes of the read
-#: items.
-_MAX_TASKS_PER_READ = 5_000
-_WITH_ITEMS = 200
-_BATCH_BYTES = 16 << 20
+_MAX_TASKS_PER_READ = 5_000  #: maximum number of tasks whose items one read counts
+_WITH_ITEMS = 200  #: maximum number of tasks whose items one read returns
+_BATCH_BYTES = 16 << 20  #: size of the items of one read after which the read ends
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
 #: Statuses in the order in which items are counted; statuses whose tasks have items come first. A
 #: waiting task has items only if an earlier visit stored items.
@@ -132,7 +130,7 @@ class TaskTable(Table):
         other_tests = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
         # First read the tasks with the cursor's time, then earlier tasks. Each of the two reads
-        # takes one index range for each status; one joint read would take several.
+        # takes one index range for each status; one joint read would take several ranges.
         for range_filter, order in after_cursor(index_range, cursor):
             missing_count = limit - len(cursors)
             size = scan_limit if other_tests else min(scan_limit, missing_count)

@@ -28,9 +28,8 @@ from crawlcw.ledger.sql.database import Values
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Maximum seconds to connect, and maximum seconds for the server to answer.
-_CONNECT_TIMEOUT = 5
-_REPLY_TIMEOUT = 60.0
+_CONNECT_TIMEOUT = 5  #: maximum seconds to connect to the server
+_REPLY_TIMEOUT = 60.0  #: maximum seconds in which the server must answer
 #: Seconds until the server ends a transaction whose client sends nothing, and releases its row
 #: locks. TCP would detect a lost client only after hours.
 _IDLE_TIMEOUT = 15.0
