@@ -194,7 +194,7 @@ class History:
         if added.fence == run[1]:
             self._ends.setdefault(run, True)
         elif added.fence < run[1]:
-            # The numbers are of a run before *run*. Keep them if that run's outcome was recorded.
+            # The numbers are of an earlier run. Keep them if that run's outcome was recorded.
             self._ends[run[0], added.fence] = added.fence == recorded
             self._rebuild()
 

@@ -197,9 +197,9 @@ class Change:
     items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
     visit: Visit | None = None  #: None: unchanged
     revisit: datetime | None = None  #: time of the next visit of a done task
-    kept_versions: int = 0  #: number of last visits whose items are kept
+    kept_versions: int = 0  #: how many of the latest visits keep their items in the ledger
     stored: StoredPage | None = None  #: None: unchanged
-    fetched: datetime | None = None  #: time of the items' fetch; if None, `update_time` is it
+    fetched: datetime | None = None  #: fetch time of the items; None means the `update_time`
     progress: Progress | None = None  #: new data and results of a tracked task
     trace: AttemptRecord | None = None  #: entry to add to the task's `trace`
     next: Advanced | None = None  #: new stage and context; None: unchanged
@@ -582,7 +582,7 @@ def deferred_lease(lease: Lease, *, due: datetime) -> Lease:
 def ended_since(task: Task, moment: datetime | None) -> bool:
     """Return whether *task* has a lease whose end is at *moment* or later.
 
-    A past end counts too. The result is False if *moment* is None, or if *task* has no lease.
+    An expired lease counts too. The result is False if *moment* is None, or if *task* has no lease.
     """
     if moment is None or task.due is None:
         return False

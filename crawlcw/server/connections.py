@@ -138,7 +138,7 @@ class Connections:
                 connection.work()
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
-        """Return whether to accept *connection*; if needed, close one that waits for a client."""
+        """Return whether to accept *connection*; if needed, close a connection in `waiting`."""
         if len(self._connection_by_transport) >= self._max_connections:
             if not self.waiting:
                 self._refused_count += 1

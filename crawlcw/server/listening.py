@@ -22,7 +22,7 @@ MAX_BODY = 8 << 20
 _MAX_LINE = 64 << 10
 #: When the server stops, it waits at most this number of seconds for running requests.
 _SHUTDOWN_S = 20.0
-#: When the server stops, it waits this number of seconds until clients have the last responses.
+#: When the server stops, clients may read the last responses for this number of seconds.
 _LAST_RESPONSES_S = 1.0
 
 #: HTTP method, path, and the function that handles the requests.

@@ -25,7 +25,7 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S = 1.0
-#: The failure rate is the fraction of failures in the latest attempts, at least in this number.
+#: The failure rate is computed from at least this number of the latest attempts.
 _MIN_ATTEMPTS = 100
 
 

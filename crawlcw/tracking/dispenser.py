@@ -368,7 +368,7 @@ class Dispenser:
                     lease=self.ttl,
                     max_lost=self._tracker.policy.max_lost,
                 )
-                # The result has an earlier claim's leases if its reply was lost. Drop these leases.
+                # The result has leases of an earlier claim if that claim's reply was lost.
                 leases += [
                     lease for lease in claimed.leases if lease.token.startswith(f"{token_prefix}:")
                 ]

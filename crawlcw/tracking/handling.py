@@ -34,9 +34,10 @@ async def run_handler(
 ) -> None:
     """Run *handler*, and store its return value as the result of the stage in *execution*.
 
-    Raises the handler's exceptions, but ignores the task after an `UnwantedError`. If the worker
-    loses the lease, a handler's coroutine is cancelled, and a handler's process is killed. A
-    handler's thread continues, but the execution accepts no more changes from the thread.
+    Raises the handler's exceptions. An `UnwantedError` is not raised, but marks the task as
+    ignored. If the worker loses the lease, a handler's coroutine is cancelled, and a handler's
+    process is killed. A handler's thread continues, but the execution accepts no more changes from
+    the thread.
     """
     try:
         result = await _result(handler, execution, threads=threads, processes=processes)
