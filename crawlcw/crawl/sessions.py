@@ -183,7 +183,7 @@ class Sessions:
             self._check_given_up(new_identity)
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
-        """Remember that a page was not logged out; *probe* is None or a URL for a login probe."""
+        """Record that a session could see a page; *probe* is None or a possible login probe."""
         entry = self._entries.get(used.identity.name)
         if entry is None or entry.identity.fence != used.identity.fence:
             return
@@ -191,7 +191,7 @@ class Sessions:
             if probe not in entry.candidates:
                 entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
-                # The login has helped, because this page was logged out before the login.
+                # The login has helped, because the page had shown a logged-out visitor.
                 entry.useful_count += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:

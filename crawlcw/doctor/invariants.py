@@ -199,7 +199,7 @@ def _mend_of_lease(
 def _stale_fields(
     document: Mapping[str, Any], status: Status, *, due: datetime | None
 ) -> list[str]:
-    """Return the names of fields that a task without a lease must not have with this status."""
+    """Return the names of fields that a task with *status* and no lease must not have."""
     stale_fields = [name for name in ("lock", "lock_time") if document.get(name) is not None]
     if status in DONE and due is not None:
         stale_fields.append("due")

@@ -30,7 +30,7 @@ class Pool:
         self.size = size
         self.dispatched = 0  #: number of leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        #: Coroutine function that waits for a lease; call `task_done` after the work on it.
+        #: Coroutine function that waits for a lease; call `task_done` after the lease's work.
         self.get = self._queue.get
         #: Function that starts a worker; None unless the pool runs.
         self._start_worker: Callable[[], object] | None = None
@@ -82,8 +82,8 @@ class Pool:
         """Run worker coroutines until *source* ends; return the finish reason from *source*.
 
         Each worker runs *work*. If *source* returns another reason than `DRAINED`, *release_queued*
-        releases the leases in the queue. Then the tasks in progress may finish in the context
-        *grace_scope*. Raises `UsageError` if code outside of crawlcw cancels the asyncio task of a
+        releases the leases in the queue. Then the tasks in progress may finish until *grace_scope*
+        times out. Raises `UsageError` if code outside of crawlcw cancels the asyncio task of a
         worker.
         """
         async with anyio.create_task_group() as workers:

@@ -37,7 +37,7 @@ STUCK_EXIT_CODE = 124
 _POLL_INTERVAL_S = 0.25
 #: Seconds after which the process ends even if the last log lines are not written yet.
 _LOG_TIMEOUT_S = 2.0
-#: Maximum seconds of one renewal, because the watchdog cannot watch the event loop meanwhile.
+#: Maximum seconds of a renewal of leases; the watchdog cannot watch the event loop meanwhile.
 _RENEWAL_TIMEOUT_S = 5.0
 #: Seconds by which the CPU timer exceeds the limit, so that the watchdog thread acts first.
 _CPU_MARGIN_S = 5.0
@@ -62,7 +62,7 @@ class Watchdog:
         """End the process if user code blocks the loop for longer than *limit*; 0 means no limit.
 
         While the loop stalls, the watchdog thread calls *renew* in its own loop every
-        *renew_every*. *deadlines* has the seconds of each timeout by its failure reason.
+        *renew_every*. *deadlines* has the length of each timeout, by failure reason.
         """
         self.stalls = StallLog(now=float("inf"))
         self.limit = limit.total_seconds()

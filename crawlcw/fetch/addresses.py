@@ -4,7 +4,7 @@ A crawler often runs inside a private network. No link, redirect or DNS answer o
 request into the private network. The address guard checks the IP address of a connection when
 aiohttp makes the socket. A later DNS answer cannot change the checked address.
 
-The guard gets the current request by a context variable, because aiohttp does not pass it.
+The guard gets the current request by a context variable, because aiohttp does not pass requests.
 """
 
 import ipaddress

@@ -144,7 +144,7 @@ class Listener(ResponseHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to use a new connection, or a connection on which TLS has started."""
         super().connection_made(transport)
-        # Note that the connection has reached the proxy, if an HTTP proxy is used.
+        # Record that the connection has reached the proxy, if an HTTP proxy is used.
         hop = current_hop.get()
         hop.stage = max(hop.stage, Stage.REACHED)
         self._socket = transport.get_extra_info("socket")
@@ -170,8 +170,8 @@ class Listener(ResponseHandler):
     async def ask(self, request: bytes, *, is_head: bool, patience: float) -> None:
         """Send a request, and wait for the head of its response.
 
-        It fails if the server sends nothing for *patience* seconds. If *is_head*, the response has
-        no body.
+        The request fails if the server sends nothing for *patience* seconds. If *is_head*, the
+        response has no body.
         """
         self.is_answered = False
         self._incomplete_head, self._received_bytes = b"", 0
