@@ -291,8 +291,8 @@ class _Parts(Parts):
             idle_reason=self.coordinator.idle_reason,
             stop=self.ending.stop_by_spider,
         )
-        # Watch the machine's uplink in a task, because the coordinator ends before the last pages
-        # do.
+        # Watch the uplink (this machine's connection) in a separate asyncio task, because the
+        # coordinator ends before the last pages end.
         watch_uplink = self.causes.watch_uplink
         lending = Lending(
             self.session,

@@ -161,8 +161,8 @@ async def time_limit(
 ) -> AsyncIterator[None]:
     """Cancel the `with` block after *seconds* with a `TimeoutError` that names *called*.
 
-    No time limit applies if *seconds* is 0. *stalled* returns for how many seconds the event loop
-    was blocked after a given time of its clock. The limit excludes these seconds.
+    No time limit applies if *seconds* is 0. *stalled* gets a time of the loop's clock, and returns
+    how many seconds the loop was blocked after it. The limit excludes these seconds.
     """
     if not seconds:
         yield

@@ -2,8 +2,8 @@
 
 The reader uses expat. Harmful XML cannot do damage, because the reader fetches nothing and refuses
 a DTD that declares an entity. The reader also limits the depth of elements, and the size of each
-tag and record. It accepts common mistakes of programs that write XML: a bare `&`, entities of HTML,
-control characters, undeclared prefixes.
+tag and record. The reader accepts common mistakes of programs that write XML: a bare `&`, entities
+of HTML, control characters, undeclared prefixes.
 
 The reader unpacks gzip, decodes the text and limits its size piece by piece, so that a sitemap of
 50 MiB is never in memory as a whole.
@@ -27,7 +27,7 @@ _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
 #: Number of bytes at the start of a text that may name the text's encoding.
 _HEAD = 1024
-#: Maximum number of members in a gzip file; to unpack one takes as long as some KiB of content.
+#: Maximum number of members in a gzip file. Each member takes as long to unpack as some KiB.
 _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"

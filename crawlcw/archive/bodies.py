@@ -203,7 +203,7 @@ class WarcFiles:
         first_record: Callable[[str], bytes],
         largest: int = LARGEST_FILE,
     ) -> None:
-        """*first_record* returns a named file's first record; *largest* limits a file's bytes."""
+        """*first_record* returns a named file's first record; files have up to *largest* bytes."""
         self._folder = folder
         self._prefix = prefix
         self._first_record = first_record

@@ -35,7 +35,7 @@ from crawlcw.model import urls
 
 _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 _GZIP = zlib.MAX_WBITS + 16
-#: zlib level 3 takes a third of the time of zlib's default level. The files are a tenth larger.
+#: zlib level 3 takes a third of the time of zlib's default level. Its files are a tenth larger.
 _LEVEL = 3
 _NOT_MODIFIED_PROFILE = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 _SAME_BODY_PROFILE = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"

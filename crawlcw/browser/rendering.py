@@ -37,7 +37,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, which is closed on all machines
     "--proxy-bypass-list=<-loopback>",
-    # Do not map names to ~NOTFOUND, or WebRTC looks up `.local` names by multicast DNS.
+    # Do not map host names to ~NOTFOUND, or WebRTC looks up `.local` names by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
     # The next two options let WebRTC use UDP only through a proxy: one for Chromium, one for its
     # headless shell.
@@ -103,8 +103,9 @@ class Render:
             crash = anyio.CancelScope()
             page.once("crash", lambda _: crash.cancel())
             # Subresources use the session and proxy of the page, but not the attempt's deadline,
-            # because the page may stay open after the attempt's end. They do not use the attempt's
-            # memory budget: the page holds memory, and would wait for its own release.
+            # because the page may stay open after the attempt's end. Subresources do not use the
+            # attempt's memory budget, because the page would wait for memory that the page itself
+            # holds.
             part_attempt = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
             fetch_part = partial(call_next, part_attempt)
             parts = _Parts(page, attempt, response, fetch_part, self._settings, self._admission)
@@ -217,7 +218,7 @@ class _Parts:
         self._admission = admission
         self._documents = 0  #: number of document requests, except requests of frames
         self._arriving = asyncio.Lock()  #: lock held while a document is fetched
-        self._turn = asyncio.Lock()  #: held during a request to a host without a free slot
+        self._turn = asyncio.Lock()  #: lock held during a request to a host without a free slot
         self._waiting = 0  #: number of subresources not yet requested
         self._late_count = 0  #: number of subresources that waited for a slot
         #: Result of the last document request.

@@ -23,7 +23,7 @@ _CHANGES = frozenset(
     """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
 _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
-#: Attributes of spiders that the check ignores: the ledger keeps them, or callbacks may set them.
+#: Attributes that the check ignores, because the ledger keeps them or callbacks may set them.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
 _REPLACEMENT = "self.state, which the ledger records with each page"

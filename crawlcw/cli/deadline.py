@@ -210,7 +210,7 @@ def _user_location(stack: list[FrameType], folder: str) -> str:
 
 
 def _is_own(stack: list[FrameType]) -> bool:
-    """Return whether a thread is idle or crawlcw's; *stack* contains no code of the user."""
+    """Return whether a thread is idle or runs crawlcw's code; *stack* has no code of the user."""
     if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
         return True
     # `_worker` waits in C code, a thread of anyio in `Queue.get`, and the loop's last thread in

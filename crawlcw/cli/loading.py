@@ -331,7 +331,7 @@ def _spider_error(source: str, error: BaseException) -> SpiderError:
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # Name the file of the outermost frame: it is the user's. Inner frames may be a library's.
+    # Name the file of the outermost frame, the user's file. Inner frames may be in a library.
     lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
     position = f"{_relative_path(frames[0].filename)}, line {lines[-1]}" if frames else source
     return SpiderError(f"{position}: {message}")

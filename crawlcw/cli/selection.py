@@ -98,7 +98,7 @@ class Selection:
         return TaskFilter(
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
-            # In a use case, `host` is a stage and `url_prefix` a key's start: do not normalize.
+            # For a use case, do not normalize `host` (a stage) and `url_prefix` (a key's start).
             host=self.host if is_tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,

@@ -142,7 +142,7 @@ def last_line(report: Report, faults: Sequence[str]) -> str:
 
 
 def _failed_before(report: Report) -> str:
-    """Return a sentence about given-up pages of this run and of earlier runs, with commands."""
+    """Return a sentence about all runs' given-up pages, with the command to try them again."""
     if not report.failed_before:
         return ""
     number = report.failed_before

@@ -157,7 +157,7 @@ class _Stop:
 
 @contextmanager
 def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """During the block, SIGTSTP suspends the workers and this process; SIGCONT resumes all.
+    """During the block, SIGTSTP suspends the workers and this process; SIGCONT resumes all of them.
 
     *send* sends a signal to the workers, which do not receive the terminal's signals. If this
     process ignores SIGTSTP, as a background job does, the block changes nothing.

@@ -99,10 +99,10 @@ def command(
 
     The crawl runs in a worker process. The command restarts a crashed worker, and ignores a page
     that crashes workers repeatedly. It waits 1 s before the first restart, and twice as long before
-    each next restart in a row. It does not restart the worker after five crashes in a row. A
-    finished or quarantined page ends a row of crashes. With --processes 0 no process restarts the
-    crawl after a crash. With several workers the exit code is the worst code of a worker, in this
-    order from good to bad: 0, 130, 3, 2, 69, 78, 70.
+    each next restart in a row. After five crashes in a row, the command does not restart the
+    worker. A finished or quarantined page ends a row of crashes. With --processes 0 no process
+    restarts the crawl after a crash. With several workers the exit code is the worst code of a
+    worker, in this order from good to bad: 0, 130, 3, 2, 69, 78, 70.
 
     The exit code is 3 if the crawl has ended with a fault. These are faults: no finished page, a
     given-up host, more given-up pages than max_failures allows, a broken callback, no successful

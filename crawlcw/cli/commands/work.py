@@ -34,7 +34,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @options.duration_option(
     "--stall-timeout",
     default="60s",
-    about="Limit for a blocked event loop; then the process ends with code 124. 0s: no limit.",
+    about="Time after which a blocked event loop ends the process with code 124; 0s: never.",
 )
 @exposing.options
 @logs.level_option

@@ -229,7 +229,7 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
 
-        The report is also None if the ledger became unavailable during the crawl and still is.
+        The report is also None if an unavailable ledger ended the workers and is still unavailable.
         Raises `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
@@ -317,7 +317,7 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _SlotEnd(code=end_code, finish_reason=worker.state.finish_reason)
-            # Check this now: an order to stop that comes later cannot have ended the worker.
+            # Read the flag now: an order to stop that comes later cannot have ended the worker.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
             was_stopping = await self._check_stop_request() or was_stopping
@@ -429,7 +429,7 @@ class Supervisor:
         return was_stopped
 
     def _ordered_end(self) -> _SlotEnd:
-        """Return the result of an order to stop, for a slot without a running worker."""
+        """Return the result of an order to stop, for a worker number without a running worker."""
         return _SlotEnd(code=code_of(self._stop_order), finish_reason=self._stop_order)
 
 
