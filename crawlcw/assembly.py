@@ -23,6 +23,7 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Crawl, Ending, Parts
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.hosts import Frontier, PageLimit
+from crawlcw.crawl.item_keys import Duplicates
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.lending import Lending
 from crawlcw.crawl.moved import MovedPages
@@ -239,6 +240,7 @@ class _Parts(Parts):
             state=self.state,
             bodies=self.bodies,
             end=self.ending.end,
+            duplicates=Duplicates.of(self.spider, self.ledger, settings.keep_versions),
         )
 
         self.steering = Steering(

@@ -101,6 +101,11 @@ class Spider:
     #: counts only this item ("item").
     invalid_items: ClassVar[Literal["page", "item"]] = "page"
 
+    #: The key of an item: the name of a field, or a method `item_key(self, item)`. A ledger keeps
+    #: one item for each key. An item whose key is None is always recorded.
+    item_key: Any = None
+    #: Which item of a key is kept: the "first" or the "last" that the crawl records.
+    item_key_wins: ClassVar[Literal["first", "last"]] = "first"
     #: The results of `response.css` and `css_first`: "lexbor" for nodes, which are fast, or
     #: "parsel" for selectors as in Scrapy, with `::text`, `.attrib` and `.re_first`.
     selectors: ClassVar[Literal["lexbor", "parsel"]] = "lexbor"
@@ -303,6 +308,7 @@ def check(spider: Spider) -> None:
             f'{kind}.invalid_items is {spider.invalid_items!r}: write "page" or "item"'
         )
     _check_selectors(spider)
+    _check_item_key(spider)
     _check_item_hook(spider)
     rules.check(spider.rules, type(spider))
     try:
@@ -350,6 +356,20 @@ def _check_selectors(spider: Spider) -> None:
         raise SpiderError(f'{label}: write "lexbor" or "parsel"')
     if spider.selectors == "parsel" and find_spec("parsel") is None:
         raise SpiderError(f"{label} needs parsel: install it with `pip install 'crawlcw[xpath]'`")
+
+
+def _check_item_key(spider: Spider) -> None:
+    kind = type(spider).__name__
+    if not (
+        spider.item_key is None or isinstance(spider.item_key, str) or callable(spider.item_key)
+    ):
+        raise SpiderError(
+            f"{kind}.item_key = {spider.item_key!r}: write the name of a field, or a method "
+            "`def item_key(self, item)`"
+        )
+    if spider.item_key_wins not in ("first", "last"):
+        label = f"{kind}.item_key_wins = {spider.item_key_wins!r}"
+        raise SpiderError(f'{label}: write "first" or "last"')
 
 
 def _check_item_hook(spider: Spider) -> None:

@@ -25,6 +25,7 @@ from crawlcw.archive.records import check_installed
 from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.committer import TaskAdder
+from crawlcw.crawl.item_keys import Duplicates
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.link_checks import seeded_hosts
 from crawlcw.crawl.parsing import Parsing
@@ -114,11 +115,13 @@ class Saving:
     ledger: Ledger
     kept_versions: int
     adder: TaskAdder
+    duplicates: Duplicates | None  #: drops items with recorded keys; None: items have no keys
     pages: int = 0  #: number of pages whose items were replaced
     items: int = 0
     links: int = 0  #: number of new links
     refused: Counter[str] = field(default_factory=Counter)  #: number of failed pages, by reason
     _settlements: list[Settlement] = field(default_factory=list)
+    _positions: list[dict[str, int]] = field(default_factory=list)  #: see `Produced.item_keys`
     _links: list[Task] = field(default_factory=list)
     _too_deep: list[Task] = field(default_factory=list)
     _waiting: int = 0  #: number of items in `_settlements`
@@ -134,6 +137,7 @@ class Saving:
         )
         assert settlement is not None  # `stored` yields only done pages
         self._settlements.append(settlement)
+        self._positions.append(produced.item_keys)
         self._links += produced.tasks
         self._too_deep += produced.too_deep
         self._waiting += len(produced.items)
@@ -150,8 +154,11 @@ class Saving:
     async def flush(self) -> None:
         """Write the results of the group's pages to the ledger."""
         links, too_deep, settlements = self._links, self._too_deep, self._settlements
+        positions, self._positions = self._positions, []
         self._links, self._too_deep, self._settlements, self._waiting = [], [], [], 0
         await self.add_links(links, too_deep)
+        if self.duplicates is not None:
+            settlements, _ = await self.duplicates.drop(settlements, positions)
         result = await self.ledger.outcomes.replace(settlements)
         failed_ids = {lease.task.id for lease in result.lost}
         self.refused["it was changed meanwhile"] += len(failed_ids)
@@ -193,7 +200,7 @@ async def reparser_of(
     )
 
 
-def saving_to(ledger: Ledger, settings: Settings) -> Saving:
+def saving_to(spider: Spider, ledger: Ledger, settings: Settings) -> Saving:
     """Return an object that records the new items and links of stored pages."""
 
     async def announce(tasks: Iterable[Task]) -> None:
@@ -204,7 +211,12 @@ def saving_to(ledger: Ledger, settings: Settings) -> Saving:
         await ledger.hosts.wake(due_by_host)
 
     adder = TaskAdder(ledger=ledger, stats=Stats(), announce=announce, max_depth=settings.max_depth)
-    return Saving(ledger=ledger, kept_versions=settings.keep_versions, adder=adder)
+    return Saving(
+        ledger=ledger,
+        kept_versions=settings.keep_versions,
+        adder=adder,
+        duplicates=Duplicates.of(spider, ledger, settings.keep_versions),
+    )
 
 
 async def _dropping(tasks: list[Task], too_deep: list[Task]) -> None:

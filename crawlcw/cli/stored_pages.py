@@ -67,7 +67,7 @@ async def parse(
         if parse_options.save and not parse_options.urls:
             question = f"Replace the items of all stored pages of {spider.name}?"
             options.confirm(question, yes=parse_options.yes)
-        saving = saving_to(ledger, settings) if parse_options.save else None
+        saving = saving_to(spider, ledger, settings) if parse_options.save else None
         numbers = _ParseCounts()
         reparser = await reparser_of(spider, settings, ledger, saving=saving)
         await settled(spider.opened())

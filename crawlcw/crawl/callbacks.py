@@ -31,6 +31,7 @@ from crawlcw.api.rules import requests
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named
 from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
+from crawlcw.crawl.item_keys import DUPLICATE, Keys
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.watchdog import Watchdog
@@ -81,6 +82,8 @@ class Produced:
 
     items: list[dict[str, Any]] = field(default_factory=list)
     items_dropped: Counter[str] = field(default_factory=Counter)  #: dropped items, by reason
+    #: Position in `items` of each item with a key, by the digest of the key.
+    item_keys: dict[str, int] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
     too_deep: list[Task] = field(default_factory=list)  #: links too deep for this crawl
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
@@ -172,11 +175,13 @@ class Runner:
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
     hook_waits: bool = field(init=False)  #: whether `hook` is asynchronous
+    keys: Keys | None = field(init=False)  #: finds the keys of items; None: items have no keys
 
     def __post_init__(self) -> None:
         spider = self.spider
         self.hook = spider.item if type(spider).item is not Spider.item else None
         async_checks = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        self.keys = None if spider.item_key is None else Keys(spider)
         self.hook_waits = any(check(self.hook) for check in async_checks)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
@@ -462,9 +467,18 @@ class CallbackRun:
         if isinstance(product, Request):
             raise SpiderError("item() returned a Request: yield it in the callback")
         try:
-            self._produced.items.append(cleaned_item(product))
+            item = cleaned_item(product)
         except InvalidItemError as error:
-            self._refuse_item(error)
+            return self._refuse_item(error)
+        if self._runner.keys is None or (key := self._runner.keys.key_of(item)) is None:
+            return self._produced.items.append(item)
+        if key not in self._produced.item_keys:
+            self._produced.item_keys[key] = len(self._produced.items)
+            return self._produced.items.append(item)
+        if self._runner.keys.last_wins:
+            self._produced.items[self._produced.item_keys[key]] = item
+        count_dropped(self._produced.items_dropped, DUPLICATE)
+        return None
 
     def _refuse_item(self, error: InvalidItemError) -> None:
         if self._runner.spider.invalid_items != "item":

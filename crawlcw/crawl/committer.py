@@ -6,7 +6,8 @@ The committer writes a group of outcomes in this order:
 2. the changes of session cookies and of the spider's state;
 3. the links that are too deep, and then the links to follow;
 4. the wake-ups of the links' hosts (an idle process later finds a host whose wake-up was lost);
-5. the outcomes (one atomic write stores an outcome and ends the lease of its task).
+5. the keys of items, if the spider has an `item_key`, see `item_keys`;
+6. the outcomes (one atomic write stores an outcome and ends the lease of its task).
 
 If the process dies before the last write, the pages are crawled again. A page that is crawled again
 adds no link twice, because the ledger knows a link by its id.
@@ -14,7 +15,7 @@ adds no link twice, because the ledger knows a link by its id.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -22,6 +23,7 @@ from itertools import islice
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.coordinator import Coordinator
+from crawlcw.crawl.item_keys import DUPLICATE, Duplicates
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
@@ -148,6 +150,7 @@ class Committer:
     state: KeptState
     bodies: Bodies | None  #: writes body files; None if the crawl stores no pages
     end: End  #: ends the crawl if body files cannot be written
+    duplicates: Duplicates | None  #: drops items with recorded keys; None: items have no keys
 
     async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write *results* in groups; if *workers_wait* is true, write a small group at once."""
@@ -161,11 +164,13 @@ class Committer:
     async def _write(self, group: list[Done]) -> None:
         links, too_deep = list[Task](), list[Task]()
         settlements, leases, retry_hosts = list[Settlement](), list[Lease](), set[str]()
+        positions = list[Mapping[str, int]]()
         for result in group:
             links += result.produced.tasks
             too_deep += result.produced.too_deep
             for settlement in result.settlements:
                 settlements.append(settlement)
+                positions.append(result.produced.item_keys if settlement.change.items else {})
                 leases.append(settlement.lease)
                 if settlement.change.due is not None:
                     retry_hosts.add(settlement.lease.task.host)
@@ -181,7 +186,10 @@ class Committer:
             # Call `add` even without links, because `add` writes the state changes of pages, which
             # must be in the ledger before the outcomes.
             added = await self.adder.add(links, too_deep)
-            await self._commit(settlements)
+            if self.duplicates is None:
+                await self._commit(settlements)
+            else:
+                await self._commit_unique(self.duplicates, settlements, positions)
         stats = self.session.stats
         stats.count_unwritten(settlements, written=True)
         task_leases.end(leases)
@@ -193,6 +201,19 @@ class Committer:
         self.coordinator.note_written(
             has_more=bool(retry_hosts) or added > 0, retry_hosts=retry_hosts
         )
+
+    async def _commit_unique(
+        self,
+        duplicates: Duplicates,
+        settlements: list[Settlement],
+        positions: list[Mapping[str, int]],
+    ) -> None:
+        """Commit outcomes without the items whose keys are recorded already."""
+        unique_settlements, dropped_count = await duplicates.drop(settlements, positions)
+        await self._commit(unique_settlements)
+        await duplicates.release(unique_settlements)
+        if dropped_count:
+            callbacks.count_dropped(self.session.stats.items_dropped, DUPLICATE, dropped_count)
 
     async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:
         """Sync the bodies that *settlements* name; if the disk fails, end the crawl."""

@@ -25,6 +25,7 @@ class Part(StrEnum):
     HOSTS = "hosts"
     WORKERS = "workers"
     SESSIONS = "sessions"
+    ITEM_KEYS = "item keys"
     STATE = "states"
 
 
@@ -33,7 +34,7 @@ UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
 #: Number of documents in one read; the numbers are small, because a host has a robots.txt, and a
 #: session may have thousands of cookies.
-_BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
+_BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10, Part.ITEM_KEYS: 1_000}
 #: Names of fields that a document has even if the value is null; other null fields are left out.
 _NULLABLE_FIELDS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
 _CONTENT_PARTS = (Part.TASKS, Part.BLOBS)
@@ -98,9 +99,12 @@ async def _insert(tables: LedgerTables, part: Part, documents: Sequence[Document
 
 
 def _table(tables: LedgerTables, part: Part) -> Table:
-    return {Part.HOSTS: tables.hosts, Part.WORKERS: tables.workers, Part.SESSIONS: tables.sessions}[
-        part
-    ]
+    return {
+        Part.HOSTS: tables.hosts,
+        Part.WORKERS: tables.workers,
+        Part.SESSIONS: tables.sessions,
+        Part.ITEM_KEYS: tables.item_keys,
+    }[part]
 
 
 def _copied(part: Part, document: Document) -> Document:

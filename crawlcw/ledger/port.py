@@ -294,6 +294,7 @@ class LedgerTables:
     host_leases: Table
     workers: Table
     sessions: Table  #: identities for requests
+    item_keys: Table  #: keys of items, see `item_keys`
     #: Counts for each worker and minute, with the key `RATE_KEY`; not synced to the disk.
     rates: Table
     tasks: Tasks

@@ -18,6 +18,7 @@ from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.examination import Inspection
 from crawlcw.ledger.hosts import HostLeases as HostLeases
 from crawlcw.ledger.hosts import Hosts as Hosts
+from crawlcw.ledger.item_keys import ItemKeys
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes, SpiderStates
 from crawlcw.ledger.queries import Groups as Groups
@@ -199,6 +200,7 @@ class Ledger(Protocol):
     admin: Admin  #: changes of many tasks
     notes: Notes  #: notes of crawls beside the tasks
     sessions: Sessions  #: identities for requests
+    item_keys: ItemKeys  #: keys of recorded items
     spider_state: SpiderStates  #: the spider's `self.state`
     blobs: Blobs  #: values that are too large for a tracked task's document
     changes: Changes  #: notifications of tasks that were added or may be due again

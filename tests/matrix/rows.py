@@ -39,6 +39,8 @@ ROWS = (
         | names("Request", "dont_filter timeout truncate max_body max_depth cookies")
         | names("Response", "request context status json size follow css"),
     ),
+    Row(spider=spiders.Keyed, shows=names("Spider", "item_key")),
+    Row(spider=spiders.KeyedLast, shows=names("Spider", "item_key_wins")),
     Row(spider=spiders.Selecting, shows=names("Spider", "selectors")),
     Row(
         spider=spiders.Reading,

@@ -85,6 +85,23 @@ class Plain(Tree):
         yield {"path": urlsplit(response.url).path, **response.json(), "size": response.size > 0}
 
 
+class Keyed(Tree):
+    """An item for each page and each link, so that several pages have an equal item."""
+
+    name = "keyed"
+    item_key = "about"
+
+    def parse(self, response):
+        links = [urlsplit(response.urljoin(a.attrs["href"])).path for a in response.css("a")]
+        yield from ({"about": path} for path in (urlsplit(response.url).path, *links))
+        yield from response.follow_all("a")
+
+
+class KeyedLast(Keyed):
+    name = "keyedlast"
+    item_key_wins = "last"
+
+
 class Selecting(Tree):
     """Selectors as in Scrapy."""
 

@@ -135,7 +135,13 @@ SUBJECTS = (
         module="crawlcw",
         names=(
             *("Ledger.queries", "Ledger.groups", "Ledger.rates", "Ledger.admin", "Ledger.notes"),
-            *("Ledger.sessions", "Ledger.spider_state", "Ledger.blobs", "Ledger.changes"),
+            *(
+                "Ledger.sessions",
+                "Ledger.item_keys",
+                "Ledger.spider_state",
+                "Ledger.blobs",
+                "Ledger.changes",
+            ),
             "Ledger.inspection",
         ),
     ),

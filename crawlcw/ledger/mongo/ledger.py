@@ -8,6 +8,7 @@ from typing import Any, Self
 from crawlcw.ledger import examination, protocol, queries
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import LedgerCopier
+from crawlcw.ledger.item_keys import ItemKeys
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs, Items
 from crawlcw.ledger.mongo.changes import Changes
@@ -50,6 +51,7 @@ def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTab
         host_leases=hosts,
         workers=Table(store.workers, nullable_fields=("left_at",), indexes=_OF_WORKERS),
         sessions=store.sessions,
+        item_keys=store.item_keys,
         rates=store.rates,
         tasks=tasks,
         groups=Groups(store),
@@ -79,6 +81,7 @@ class MongoLedger:
         self.admin = Admin(store, hosts)
         self.notes = Notes(store)
         self.sessions = Sessions(store)
+        self.item_keys = ItemKeys(store)
         self.spider_state = SpiderStates(store)
         self.copier = LedgerCopier(store, LedgerContents(store, items, blobs))
         self.blobs: protocol.Blobs = blobs

@@ -75,6 +75,7 @@ HOST_INDEXES: Indexes = {
 
 BY_TASK = "task"
 ITEM_INDEXES: Indexes = {BY_TASK: ([("_id.task", 1)], {})}
+ITEM_KEY_INDEXES: Indexes = {BY_TASK: ([("task", 1)], {})}
 BLOB_INDEXES: Indexes = {BY_TASK: ([("metadata.task", 1)], {})}
 
 BY_LEFT = "left_at"
@@ -134,6 +135,7 @@ class MongoStore:
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))
         self.state = Table(collection(".state"))
+        self.item_keys = Table(collection(".item_keys"))
         self.blob_files, self.blob_chunks = collection(".blobs.files"), collection(".blobs.chunks")
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
@@ -218,6 +220,7 @@ class MongoStore:
             (self.rates.collection, {}),
             (self.sessions.collection, {}),
             (self.state.collection, {}),
+            (self.item_keys.collection, ITEM_KEY_INDEXES),
             (self.durable, INDEXES),
         ]
 

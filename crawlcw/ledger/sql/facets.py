@@ -3,6 +3,7 @@
 from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import LedgerCopier
+from crawlcw.ledger.item_keys import ItemKeys
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes, SpiderStates
 from crawlcw.ledger.queries import Groups, Queries
@@ -37,6 +38,7 @@ class Facets:
         self.admin = Admin(store, self.hosts)
         self.notes = Notes(store)
         self.sessions = Sessions(store)
+        self.item_keys = ItemKeys(store)
         self.spider_state = SpiderStates(store)
         self.blobs: protocol.Blobs = Blobs(store)
         self.copier = LedgerCopier(store, LedgerContents(store))

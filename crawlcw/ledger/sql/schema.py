@@ -126,8 +126,10 @@ class Tables:
         self.dialect = dialect
         results = [table(part) for part in ("tasks", "items", "versions", "blobs")]
         self.tasks, self.items, self.versions, self.blobs = results
-        other_tables = [table(part) for part in ("hosts", "workers", "rates", "sessions", "state")]
-        self.hosts, self.workers, self.rates, self.sessions, self.state = other_tables
+        of_hosts = [table(part) for part in ("hosts", "workers", "rates")]
+        self.hosts, self.workers, self.rates = of_hosts
+        of_spider = [table(part) for part in ("sessions", "state", "item_keys")]
+        self.sessions, self.state, self.item_keys = of_spider
         self.marker = marker
         (
             self.due_index,
@@ -146,9 +148,10 @@ class Tables:
         self.revisit_index = index("revisit")
         self.workers_left_index = index("workers_left")
         self.blob_task_index = index("blobs_task_id")
+        self.item_key_index = index("item_keys_task")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Statements that drop the tables, and so also the tables' indexes.
-        self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *other_tables)]
+        self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *of_hosts, *of_spider)]
 
     def _of_tasks(self) -> list[str]:
         return [
@@ -188,6 +191,10 @@ class Tables:
                 id TEXT PRIMARY KEY NOT NULL, task_id BLOB NOT NULL, content TEXT NOT NULL,
                 create_time INTEGER NOT NULL)""",
             f"CREATE INDEX IF NOT EXISTS {self.blob_task_index} ON {self.blobs} (task_id)",
+            f"""CREATE TABLE IF NOT EXISTS {self.item_keys} (
+                id TEXT PRIMARY KEY NOT NULL, task TEXT NOT NULL, fence INTEGER NOT NULL,
+                previous TEXT)""",
+            f"CREATE INDEX IF NOT EXISTS {self.item_key_index} ON {self.item_keys} (task)",
         ]
 
     def _of_hosts(self) -> list[str]:

@@ -44,6 +44,7 @@ def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
         host_leases=Table(db, tables.hosts, dialect, durable=False),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left_index}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
+        item_keys=Table(db, tables.item_keys, dialect),
         rates=Table(db, tables.rates, dialect, key=RATE_KEY, durable=False),
         tasks=TaskTable(db, sql),
         groups=Groups(db, sql),
