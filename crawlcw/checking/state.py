@@ -7,7 +7,7 @@ set before the first page, and values created on demand (`if self.x is None: sel
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from crawlcw.checking.source import Class, Finding, FunctionNode, Source
@@ -27,6 +27,8 @@ _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
 _REPLACEMENT = "self.state, which the ledger records with each page"
+#: Replacement for a set, which often holds what was seen before; a state may have 1 MiB.
+_SET_REPLACEMENT = "item_key for items seen before; self.state for up to 1 MiB of other values"
 
 
 def check_class(path: Path, name: str) -> list[Finding]:
@@ -47,7 +49,7 @@ def check(spider: Class) -> None:
     methods = {
         node.name: _Method(node) for class_ in reversed(spider.lineage) for node in class_.methods()
     }
-    containers = _containers(spider)
+    containers, sets = _attributes(spider, _is_container), _attributes(spider, _is_set)
     page_methods = _of_pages(methods)
     reported = set(_NOT_STATE)
     for method in spider.methods():
@@ -58,7 +60,10 @@ def check(spider: Class) -> None:
                 continue
             reported.add(name)
             message = f"{method.name}() changes self.{name}, and a crash loses the change"
-            spider.source.report(line, message, _REPLACEMENT, _GUIDE)
+            if name in sets:
+                spider.source.report(line, message, _SET_REPLACEMENT, "items#Duplicates")
+            else:
+                spider.source.report(line, message, _REPLACEMENT, _GUIDE)
 
 
 class _Method:
@@ -90,16 +95,24 @@ def _of_pages(methods: dict[str, _Method]) -> set[str]:
     return page_methods
 
 
-def _containers(spider: Class) -> set[str]:
-    """Return the attributes to which *spider* assigns a list, a set or a mapping."""
+def _attributes(spider: Class, has_kind: Callable[[ast.expr | None], bool]) -> set[str]:
+    """Return the attributes to which *spider* assigns a value that *has_kind* accepts."""
     return {
         name
         for class_ in spider.lineage
         for node in ast.walk(class_.node)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_container(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and has_kind(node.value)
         for target in _targets(node)
         if (name := target.id if isinstance(target, ast.Name) else _of_self(target))
     }
+
+
+def _is_set(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case _:
+            return False
 
 
 def _is_container(value: ast.expr | None) -> bool:

@@ -172,8 +172,9 @@ def test_a_real_prometheus_and_stats_tell_the_same_of_two_workers(
     assert prometheus.query("sum(crawlcw_requests_in_flight)") == {"": 1}
     assert prometheus.query("crawlcw_workers") == {"": 2}
     assert prometheus.query("sum(crawlcw_tasks_leased)") == {"": 1}
-    # Each worker has a slot of its own, and every page was fetched once.
-    assert set(prometheus.query("crawlcw_requests_in_flight")) == {"1", "2"}
+    # Each worker has a slot of its own, which is known once it has reported, and every page was
+    # fetched once.
+    until(lambda: set(prometheus.query("crawlcw_requests_in_flight")) == {"1", "2"})
     assert prometheus.query("crawlcw_fetch_duration_seconds_count") == {"": PAGES + MISSING + 1}
     assert prometheus.query("crawlcw_parse_duration_seconds_count") == {"": PAGES + 1}
     assert prometheus.query("up") == {"": 1}
