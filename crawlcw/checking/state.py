@@ -27,7 +27,7 @@ _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
 _REPLACEMENT = "self.state, which the ledger records with each page"
-#: Replacement for a set, which often holds what was seen before; a state may have 1 MiB.
+#: Replacement for a set: it often has a key for each item, and `self.state` has at most 1 MiB.
 _SET_REPLACEMENT = "item_key for items seen before; self.state for up to 1 MiB of other values"
 
 

@@ -267,6 +267,7 @@ def test_who_may_not_see_a_collection_is_told_which(server: GuardedServer, crawl
         for name in (
             "teas",
             "teas.hosts",
+            "teas.item_keys",
             "teas.items",
             "teas.rates",
             "teas.sessions",
