@@ -57,8 +57,8 @@ def _holding_text(*names: bytes) -> bytes:
     return b"|".join(b"<%b%b[^<]*+</%b%b" % (name, _OPEN, name, _END) for name in names)
 
 
-#: Patterns that `without_raw_text` compiles, because compiling takes 3 ms and few crawls call this
-#: function.
+#: Patterns. Only `without_raw_text` compiles them, because compiling takes 3 ms and few crawls call
+#: that function.
 _FOLLOWED = (
     rb"(?:[^<]++"
     rb"|</"

@@ -150,9 +150,8 @@ class Committer:
     state: KeptState
     bodies: Bodies | None  #: writes body files; None if the crawl stores no pages
     end: End  #: ends the crawl if body files cannot be written
-    duplicates: Duplicates | None = (
-        None  #: drops items with recorded keys; None: items have no keys
-    )
+    #: Drops items with recorded keys; None: items have no keys.
+    duplicates: Duplicates | None = None
 
     async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write *results* in groups; if *workers_wait* is true, write a small group at once."""

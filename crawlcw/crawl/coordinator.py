@@ -418,7 +418,7 @@ class Coordinator:
         )
         if not ready_tasks:
             return tasks
-        # To open the host, prefer a task whose origin has no failures.
+        # The first request to a host tests it, so take a task whose origin has no failures.
         opening_task = min(ready_tasks, key=lambda task: host.origin(task).failures > 0)
         if self._opening.open(host, opening_task.url, background):
             return tasks

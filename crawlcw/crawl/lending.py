@@ -209,8 +209,8 @@ class Lending:
         """Apply new pages, delays and failures in a borrower's report to the host."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
-            # If an earlier owner lent the slots, that owner has counted the borrower's pages. The
-            # failures may be uncounted, because the earlier owner may have died before it saw them.
+            # If an earlier owner lent the slots, that owner has counted the finished pages. Count
+            # the failures again, because that owner may have died before it read them.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)
         if report == old_report:

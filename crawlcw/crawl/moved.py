@@ -32,7 +32,7 @@ _LONGEST_LOOP = 100
 
 @dataclass(frozen=True, slots=True)
 class MovedPages:
-    """Ends tasks that redirect to another URL."""
+    """Finishes tasks whose pages redirect to another URL."""
 
     session: WorkerSession
     outcomes: Outcomes

@@ -119,7 +119,8 @@ class Admin:
             "revisit": AtMost(now),
         }
         changed_count = 0
-        # Each pass reads other pages, because a changed page no longer passes `due_tests`.
+        # Each read returns pages that this loop has not changed yet, because a changed page no
+        # longer matches `due_tests`.
         while ids := await self._store.reading(_to_revisit, due_tests):
             # Set the flag before the write, because the next call no longer finds these pages if
             # the reply to the write is lost.

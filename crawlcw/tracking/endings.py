@@ -145,7 +145,7 @@ def holder_name(worker: object) -> str:
 
 
 def request_holder_name(worker: object, request: object) -> str:
-    """Return the prefix of the tokens of the leases from one *request* of a worker."""
+    """Return the prefix of lease tokens that one *request* of a worker gets."""
     return f"{holder_name(worker)}:~{_check_identifier(request, 'request token')}"
 
 
