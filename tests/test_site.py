@@ -207,7 +207,7 @@ QUESTIONS = {
     "images": "files/",
     "markdown": "results/",
     "proxy": "proxies/",
-    "duplicate": "requests/",
+    "duplicate": "items/",
     "export": "results/",
     "speed": "performance/",
 }
