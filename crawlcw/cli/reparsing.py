@@ -158,7 +158,7 @@ class Saving:
         self._links, self._too_deep, self._settlements, self._waiting = [], [], [], 0
         await self.add_links(links, too_deep)
         if self.duplicates is not None:
-            settlements, _ = await self.duplicates.drop(settlements, positions)
+            settlements = await self.duplicates.drop(settlements, positions, Counter())
         result = await self.ledger.outcomes.replace(settlements)
         failed_ids = {lease.task.id for lease in result.lost}
         self.refused["it was changed meanwhile"] += len(failed_ids)

@@ -23,7 +23,7 @@ from itertools import islice
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.item_keys import DUPLICATE, Duplicates
+from crawlcw.crawl.item_keys import Duplicates
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
@@ -187,10 +187,7 @@ class Committer:
             # Call `add` even without links, because `add` writes the state changes of pages, which
             # must be in the ledger before the outcomes.
             added = await self.adder.add(links, too_deep)
-            if self.duplicates is None:
-                await self._commit(settlements)
-            else:
-                await self._commit_unique(self.duplicates, settlements, positions)
+            await self._commit(settlements, positions)
         stats = self.session.stats
         stats.count_unwritten(settlements, written=True)
         task_leases.end(leases)
@@ -203,19 +200,6 @@ class Committer:
             has_more=bool(retry_hosts) or added > 0, retry_hosts=retry_hosts
         )
 
-    async def _commit_unique(
-        self,
-        duplicates: Duplicates,
-        settlements: list[Settlement],
-        positions: list[Mapping[str, int]],
-    ) -> None:
-        """Commit outcomes without the items whose keys are recorded already."""
-        unique_settlements, dropped_count = await duplicates.drop(settlements, positions)
-        await self._commit(unique_settlements)
-        await duplicates.release(unique_settlements)
-        if dropped_count:
-            callbacks.count_dropped(self.session.stats.items_dropped, DUPLICATE, dropped_count)
-
     async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:
         """Sync the bodies that *settlements* name; if the disk fails, end the crawl."""
         if any(settlement.change.stored is not None for settlement in settlements):
@@ -226,7 +210,13 @@ class Committer:
                 return False
         return True
 
-    async def _commit(self, settlements: list[Settlement]) -> None:
+    async def _commit(
+        self, settlements: list[Settlement], positions: list[Mapping[str, int]]
+    ) -> None:
+        if self.duplicates is not None:
+            settlements = await self.duplicates.drop(
+                settlements, positions, self.session.stats.items_dropped
+            )
         stats = self.session.stats
         committed = await self.session.ledger.outcomes.commit(settlements)
         not_recorded = set[bytes]()
@@ -249,6 +239,8 @@ class Committer:
         for settlement in settlements:
             if settlement.lease.task.id not in not_recorded:
                 stats.record(settlement)
+        if self.duplicates is not None:
+            await self.duplicates.release(settlements)
 
 
 def _warn(task: Task, reason: str) -> None:

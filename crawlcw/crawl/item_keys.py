@@ -4,6 +4,7 @@
 reserves the keys in the ledger, and drops the items whose keys other pages have.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -60,9 +61,12 @@ class Duplicates:
         return cls(ledger=ledger, keys=Keys(spider), kept_versions=kept_versions)
 
     async def drop(
-        self, settlements: Sequence[Settlement], positions: Sequence[Mapping[str, int]]
-    ) -> tuple[list[Settlement], int]:
-        """Return the settlements without duplicate items, and the number of dropped items.
+        self,
+        settlements: Sequence[Settlement],
+        positions: Sequence[Mapping[str, int]],
+        items_dropped: Counter[str],
+    ) -> list[Settlement]:
+        """Return the settlements without duplicate items; count these items in *items_dropped*.
 
         *positions* has the position of each item with a key, by the key, for each settlement.
         """
@@ -71,21 +75,24 @@ class Duplicates:
             for key in position_by_key:
                 if self.keys.last_wins or key not in lease_by_key:
                     lease_by_key[key] = settlement.lease
+        if not lease_by_key:
+            return [*settlements]
         reserved = await self.ledger.item_keys.reserve(lease_by_key, replace=self.keys.last_wins)
-        kept, dropped_count = list[Settlement](), 0
+        kept = list[Settlement]()
         for settlement, position_by_key in zip(settlements, positions, strict=True):
             dropped_positions = {
                 position
                 for key, position in position_by_key.items()
                 if key in reserved.refused or lease_by_key[key] is not settlement.lease
             }
-            dropped_count += len(dropped_positions)
-            kept.append(
-                _without(settlement, dropped_positions) if dropped_positions else settlement
-            )
+            if not dropped_positions:
+                kept.append(settlement)
+                continue
+            items_dropped[DUPLICATE] += len(dropped_positions)
+            kept.append(_without(settlement, dropped_positions))
         for task_id, replaced_keys in reserved.replaced.items():
             await self._remove(task_id, replaced_keys)
-        return kept, dropped_count
+        return kept
 
     async def release(self, settlements: Sequence[Settlement]) -> None:
         """Release the keys that earlier visits of the pages had, after their new outcomes."""

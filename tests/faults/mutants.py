@@ -93,7 +93,7 @@ class Mutant:
 _DUE = '"due": {"$lte": now},'
 _ADD = "        added = await self.adder.add(links, too_deep)\n"
 _ADD_BESIDE = "        adding = asyncio.create_task(self.adder.add(links, too_deep))\n"
-_COMMIT = "        await self._commit(settlements)\n"
+_COMMIT = "        await self._commit(settlements, positions)\n"
 
 MUTANTS = [
     Mutant(
