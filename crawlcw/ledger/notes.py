@@ -1,6 +1,7 @@
 """Values that a ledger stores beside its tasks: notes of crawls, and a spider's state.
 
-A spider's state is one document, and a write fails if `revision` has changed since the read:
+A spider's state is one document. A write of the state fails if another process has changed
+`revision` since the writer read the state:
 
     _id          "state"
     revision     number of writes of the state
@@ -25,7 +26,7 @@ STATE_ID = "state"
 
 
 class Notes:
-    """Values that crawls store in one document of the ledger, the marker, beside the tasks."""
+    """Values that crawls store in the marker, a document that the ledger has beside its tasks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -33,7 +34,7 @@ class Notes:
     async def state(self) -> Mapping[str, Any]:
         """Return the values that crawls recorded with `set_state`, or an empty mapping.
 
-        The mapping is also empty if the user has dropped the tasks without `Admin.purge`.
+        The mapping is also empty if a user has dropped the tasks, but not by `Admin.purge`.
         """
         return await self._store.reading(_read_note, self._store.name, "state")
 
@@ -57,7 +58,7 @@ class Notes:
         return await self._store.reading(_read_note, self._store.name, "policy")
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
-        """Record settings durably; *policy* replaces only the settings that it contains."""
+        """Record the settings in *policy* durably; recorded settings that *policy* lacks stay."""
         await self._store.writing(
             _merge, self._store.name, Edit(merge={"policy": _with_escaped_names(policy)})
         )
@@ -99,14 +100,15 @@ class SpiderStates:
         self._store = store
 
     async def read(self, *, known_revision: int = 0) -> StoredState | None:
-        """Return the state, or None if the stored revision is still *known_revision*."""
+        """Return the state, or None if the stored revision equals *known_revision*."""
         return await self._store.reading(_read_state, known_revision)
 
     async def change(self, old_state: StoredState, new_state: StoredState) -> bool:
         """Write the differences durably, if the stored revision is that of *old_state*.
 
-        Return whether the new state was written. A change that is repeated after a lost reply is
-        written once. If another process has changed the state meanwhile, nothing is written.
+        Return whether the new state was written. If a reply was lost and the caller calls again,
+        the change is written only once. If another process has changed the state meanwhile, nothing
+        is written.
         """
         return await self._store.writing(_change_state, old_state, new_state)
 
@@ -126,7 +128,7 @@ async def _change_state(tables: LedgerTables, base: StoredState, state: StoredSt
     else:
         write = Write(STATE_ID, {"revision": base.revision}, _edit(base, state))
         written_count = await tables.state.change([write])
-    # The reply to an earlier, successful write may have been lost, so compare the stored state.
+    # The reply to an earlier, successful write may have been lost, so compare the states.
     return written_count == 1 or await _read_state(tables, 0) == state
 
 

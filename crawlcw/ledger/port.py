@@ -47,9 +47,9 @@ class Unchanged(NamedTuple):
 
 
 class Within(NamedTuple):
-    """Test that a value is at least *first* and below *end*.
+    """Test that a field's value is at least *first* and below *end*.
 
-    If a key has several fields, a bound need not have all of them, but only the first fields.
+    For a key of several fields, *first* and *end* may have only the first of these fields.
     """
 
     first: Any  #: None: no lower bound
@@ -63,7 +63,7 @@ class Among(NamedTuple):
 
 
 class Containing(NamedTuple):
-    """Test that a text contains another text and lies within a range."""
+    """Test that a field's text contains *text*, and that it sorts within the range *within*."""
 
     text: str
     within: Within
@@ -81,8 +81,8 @@ Where = Mapping[str, Any]
 class Edit:
     """A change of a document's fields.
 
-    The keys in `merge` and `without` are escaped by `documents.escaped`. They contain no quote, no
-    backslash and no control character.
+    The names of members in `merge` and `without` are escaped by `documents.escaped`. They contain
+    no quote, no backslash and no control character.
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)  #: new values; None removes a field
@@ -147,7 +147,7 @@ class Documents(Protocol):
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """Return the documents with *keys* that pass *where*; read only *fields*, or all if empty.
+        """Return the documents with *keys* that pass *where*; read all fields, or only *fields*.
 
         The key of this table must be a single field.
         """
@@ -165,14 +165,15 @@ class Ordered(Documents, Protocol):
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """Return the first *limit* documents in an index that pass *where*, with only *fields*.
+        """Return the first documents that pass *where*, at most *limit*, in the order of an index.
 
-        The store reads all documents in the index range that *where* selects.
+        The store reads the documents in the index range that *where* selects, until *limit*
+        documents pass. The result has all fields of a document, or only *fields* if given.
         """
 
 
 class Table(Ordered, Protocol):
-    """Documents that can be changed and deleted by tests, not only by their keys."""
+    """Documents that the store can select by a `Where` to change or to delete them."""
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """Change all documents in an index that pass *where*; return the number of documents."""
@@ -196,17 +197,17 @@ class Tasks(Ordered, Protocol):
     ) -> Listed:
         """Return the first *limit* tasks after a cursor that pass *where*, last changed first.
 
-        The store examines up to a few times *scan_limit* tasks with the statuses and times in
-        *where*.
+        The store examines only tasks with the statuses and times in *where*. The number of these
+        tasks is at most a small multiple of *scan_limit*.
         """
 
     async def by_index(
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
-        """Return cursors as `listed` does, but read and sort all tasks in a range of one index."""
+        """Return cursors as `listed` does; read one range of an index, and sort all its tasks."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
-        """Return how many tasks in an index pass *where*, but at most *limit*."""
+        """Count the tasks in an index that pass *where*; the count stops at *limit*."""
 
     async def count_by_index(self, where: Where) -> int | None:
         """Return how many tasks pass *where*, or None if no index has all fields of *where*."""
@@ -225,19 +226,19 @@ class Results(Protocol):
     """The items that tasks have stored."""
 
     async def count(self, *, scan_limit: int | None = None) -> Count:
-        """Return the number of items; without an index, examine only *scan_limit* tasks."""
+        """Return the number of items; a store without an index examines *scan_limit* tasks."""
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
-        """Return the items of the first tasks of *keys*, and the number of these tasks.
+        """Return a batch of items, and the number of tasks in *keys* that the batch covers.
 
-        The items are in the order of *keys*. The method stops after the task that fills the batch.
+        The items are in the order of *keys*. The last task is the task that fills the batch.
         """
 
     async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return items of tasks after *last_key*, and the last task's key (None without a task)."""
+        """Return items of tasks after *last_key*, and the last task's key, or None at the end."""
 
     async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Like `items`, but return the items of all kept visits, the earliest visit first."""
+        """Return items as `items` does, but of all stored visits, the earliest visit first."""
 
 
 class Groups(Protocol):
@@ -246,7 +247,7 @@ class Groups(Protocol):
     async def by(self, dimension: Dimension) -> list[Group]:
         """Return the number of tasks for each value of *dimension*, see `queries.Groups.by`.
 
-        The groups are in any order; a group may have no tasks.
+        The groups are in any order. The result may contain groups without tasks.
         """
 
     async def of_hosts(self) -> dict[str, Counts]:
@@ -267,10 +268,10 @@ class Raw(Protocol):
     async def read(
         self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
-        """Return the next documents, and the cursor of the last document, or None at the end.
+        """Return the next documents, and the last document's cursor (None after the last batch).
 
-        Without a *cursor*, read the first documents; with *wanted_ids*, read all documents with
-        these ids. The documents leave out large parts, so they fit in memory:
+        If *cursor* is None, the first documents are next. If *wanted_ids* is given, return all
+        documents with these ids. The documents leave out large parts, so they fit in memory:
 
         - A task has `items` as a number, the positions of missing items as `items_lost`, and its
           references to blobs.
@@ -285,12 +286,13 @@ RATE_KEY = ("kept", "minute", "worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTables:
-    """The tables of one ledger, for one function that `Store.reading` or `writing` runs."""
+    """The tables of one ledger, as `Store.reading` and `Store.writing` pass them to a function."""
 
     marker: Documents  #: one document with the ledger's kind and notes
     state: Documents  #: one document with the state of a spider
     hosts: Table
-    #: Table `hosts` for the frequent writes of host owners, which are not synced to the disk.
+    #: The table `hosts` again, for frequent writes by the workers that own hosts. These writes are
+    #: not synced to the disk.
     host_leases: Table
     workers: Table
     sessions: Table  #: identities for requests
@@ -298,7 +300,7 @@ class LedgerTables:
     #: Counts for each worker and minute, with the key `RATE_KEY`; not synced to the disk.
     rates: Table
     tasks: Tasks
-    groups: Groups  #: counts of tasks with a common value
+    groups: Groups  #: counts of tasks by host, by reason and by other values
     results: Results  #: the items of the tasks
     raw: Raw  #: the documents as they are stored, for `doctor`
 

@@ -6,8 +6,8 @@ still has the expected state, so an operation that comes too late writes nothing
 repeat any operation whose reply was lost.
 
 All times come from the ledger's clock, see `Ledger.now`. Every operation may raise
-`LedgerUnavailableError`. The caller then does not know whether the operation was applied, and may
-repeat the operation. Only module `transitions` decides how a task's status changes.
+`LedgerUnavailableError`. After this error the caller does not know whether the operation was
+applied, and may repeat it. Only module `transitions` decides how a task's status changes.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -53,14 +53,14 @@ class Tasks(Protocol):
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """Reopen each task that is ignored as `refused-depth` and was deeper than now in *tasks*.
+        """Reopen each task that was ignored as `refused-depth`, if its depth in *tasks* is smaller.
 
-        A reopened task is `todo`, due now, with the depth and the parent of the given task. Return
-        the number of reopened tasks. The caller must wake their hosts, as after `Tasks.add`.
+        A reopened task is `todo`, due now, with the depth and the parent of the task in *tasks*.
+        Return the number of reopened tasks. The caller must wake their hosts, as after `Tasks.add`.
         """
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
-        """Reopen each ended task of *tasks* whose page has changed since the task's last visit.
+        """Reopen each of *tasks* that has ended, if its page has changed since its last visit.
 
         `ChangedTask.changed` is the time of the change. A task has ended if it is finished, or if
         it is ignored after a failure. A reopened task is `todo`, due now, and keeps its results
@@ -70,13 +70,13 @@ class Tasks(Protocol):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return up to *limit* due tasks, sorted by highest priority, then by earliest due time.
 
-        The list is a hint, because another worker may claim any of its tasks first. If *hosts* is
+        The list is only a hint, because another worker may claim a listed task first. If *hosts* is
         given, the list has only tasks of these hosts. The list includes a leased task only after
         its lease has expired.
         """
 
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
-        """Return the first due tasks of each host; *limit_by_host* has the number for each host.
+        """Return the first due tasks of each host, at most the number that *limit_by_host* gives.
 
         The call is like `page` for each host, but needs only one query. The tasks of a host are in
         the order of `page`; the hosts are in any order.
@@ -87,7 +87,7 @@ class Tasks(Protocol):
 
 
 class Leases(Protocol):
-    """A worker's operations on task leases, after `Tasks.page` and before `Outcomes.commit`."""
+    """A worker's operations on leases of tasks, from `claim` until `Outcomes.commit`."""
 
     @property
     def batch_size(self) -> int:
@@ -100,10 +100,10 @@ class Leases(Protocol):
 
         At any time at most one process holds the lease of a task. Each lease raises the task's
         fence by one. A task whose lease expired twice is quarantined, see
-        `transitions.is_quarantined`. If the lease of a quarantined task expired after the call of
-        `begin`, `claim` does not lease the task, and adds one to its count `lost`. If `lost`
-        reaches *max_lost*, the task is ignored (`crashed-worker`); until then it is due later. A
-        call that is repeated after a lost reply also returns the leases of the first call.
+        `transitions.is_quarantined`. If a quarantined task's lease expired after the call of
+        `begin`, `claim` adds one to the task's count `lost`, and does not lease the task. If `lost`
+        reaches *max_lost*, `claim` ignores the task (`crashed-worker`); if not, it defers the task.
+        A call that is repeated after a lost reply also returns the leases of the first call.
         """
 
     async def begin(self, lease: Lease) -> bool:
@@ -118,7 +118,7 @@ class Leases(Protocol):
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
-        """Write a leased task's data durably, and extend the task's lease by at least *duration*.
+        """Write a leased task's data durably; its lease then ends after *duration* or later.
 
         Return whether the lease is still valid; if the lease is lost, `save` writes nothing.
         `update_time` stays, because the status does not change.
@@ -127,9 +127,9 @@ class Leases(Protocol):
     async def leases_of(self, worker: str) -> list[Lease]:
         """Return the leases whose tokens begin with `worker:`, the oldest lease first.
 
-        The list includes expired leases of tasks that no other worker has claimed. Each lease's
-        task is in the state that `Outcomes.release` restores: `failed` if the task has failed
-        before, else `todo`. The task is due since the claim.
+        The list includes expired leases of tasks that no other worker has claimed. The task of a
+        lease has the status that `Outcomes.release` restores, which is `failed` if the task has
+        failed before, else `todo`. The due time of the task is the time of the claim.
         """
 
 
@@ -140,8 +140,8 @@ class Outcomes(Protocol):
         """Record the outcome of each task and end the task's lease, in one atomic and durable step.
 
         If a lease is lost, its settlement writes nothing, and the lease is in `Committed.lost`. A
-        settlement that is sent twice is recorded once. If the store cannot hold a settlement, the
-        task is ignored as `store-rejected`, and its lease is in `Committed.rejected`.
+        repeated call records no settlement twice. If the store cannot hold a settlement, the task
+        is ignored as `store-rejected`, and its lease is in `Committed.rejected`.
         """
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
@@ -177,16 +177,16 @@ class Changes(Protocol):
     """Notifications of changed tasks."""
 
     def watch(self) -> AsyncIterator[None]:
-        """Yield at the start, and again whenever a task was added or has perhaps become due.
+        """Yield None at the start, and again if a task was added or may have become due.
 
-        A yield is only a hint: it may be early or late, and many changes may cause a single yield.
-        If the store has no notifications, the iterator ends after the first yield. Raises
-        `LedgerUnavailableError` if the connection breaks.
+        A yield is only a hint: it may come before or after the change, and many changes may cause
+        one yield. If the store has no notifications, the iterator ends after the first yield.
+        Raises `LedgerUnavailableError` if the connection breaks.
         """
 
 
 class Ledger(Protocol):
-    """The durable, shared tasks of a spider or use case; each attribute has a group of methods."""
+    """The durable, shared tasks of a spider or use case; the methods are grouped by attributes."""
 
     tasks: Tasks  #: adds tasks and reads tasks
     leases: Leases  #: leases of tasks
@@ -215,7 +215,7 @@ class Ledger(Protocol):
 
         The ledger's time never runs backwards within a process, and does not follow jumps of the
         machine's clock. Each process measures the ledger's time at least once a minute, so the
-        times of two processes differ only by the error of this measurement.
+        times in two processes differ only by the errors of their measurements.
         """
 
     async def reconnected(self) -> "Ledger":

@@ -1,8 +1,8 @@
 """Queries that find and count tasks and items, and find the next due time.
 
-A query on tasks reads one of two indexes. If few tasks have the filter's host, reason or callback,
-the query reads the index of hosts, of reasons or of callbacks. Any other query reads the index of
-statuses, which has the order of the result, up to a number of rows.
+A query on tasks reads one index. If few tasks have the host, reason or callback that the filter
+names, the query reads the index of this field. Any other query reads the index of statuses, because
+its order is the order of the result, and stops after a number of rows.
 """
 
 from collections.abc import (
@@ -57,7 +57,7 @@ class Groups:
         """Return the number of tasks for each value of *dimension*, the largest group first.
 
         - The group of a host, callback or depth counts all its tasks.
-        - The group of a reason counts failed tasks that wait for a retry, and ignored tasks.
+        - The group of a reason counts both ignored tasks and failed tasks that wait for a retry.
         - The group of a status code counts done tasks. The group None counts done tasks that never
           had a response.
 
@@ -126,18 +126,18 @@ class Queries:
         """Return up to *limit* chosen tasks after *cursor*, in bounded time.
 
         If at most *scan_limit* tasks have the filter's host, reason or callback, `page` examines
-        these tasks. A URL prefix with a path counts as a host. For other filters `page` examines up
-        to a few times *scan_limit* tasks with the filter's statuses and times. *limit* and
-        *scan_limit* are at least 1.
+        these tasks. If the filter has a URL prefix with a path, `page` uses the prefix as it uses a
+        host. For other filters `page` examines tasks with the filter's statuses and times; their
+        number is at most a small multiple of *scan_limit*. *limit* and *scan_limit* are at least 1.
         """
         where = where_of(selection, self._store.kind)
         return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
 
     async def count(self, selection: TaskFilter) -> Count:
-        """Return the number of chosen tasks, or a lower bound; `count` writes nothing.
+        """Return the number of chosen tasks, or a lower bound of this number.
 
         `with_statuses` with the `from_statuses` of a bulk change gives the number that the change
-        would affect. Indexes give the number of tasks by times, by reason, by callback or by host.
+        would affect. For a filter by times, reason, callback or host, `count` reads only an index.
         In MongoDB, the indexes by callback and by host can count only all tasks or done tasks. If
         no index has all fields of the filter, `count` examines at most 500,000 tasks.
         """
@@ -146,8 +146,8 @@ class Queries:
     async def next_due(self, *, due_by: datetime | None = None) -> datetime | None:
         """Return the earliest due time of all tasks; a leased task is due when its lease ends.
 
-        None means that every task is finished or ignored, so the ledger is drained. To read less,
-        `next_due` may return the due time of any task that is due at *due_by* or before.
+        None means that every task is finished or ignored, so the ledger is drained. If tasks are
+        due at *due_by* or before, `next_due` may return the due time of any of these tasks.
         """
         return await self._store.reading(_next_due, due_by)
 
@@ -163,9 +163,9 @@ class Queries:
     async def counts(self) -> Counts:
         """Return the number of tasks in each status, and the number of redirects.
 
-        SQL ledgers count in one snapshot. MongoDB counts one status after the other in batches of
-        two million tasks, so that no command reaches the time limit. MongoDB may count a task that
-        changes during the count twice or not at all.
+        SQL ledgers count in one snapshot. MongoDB counts one status after the other. Each command
+        counts at most two million tasks, and so keeps the time limit. If a task changes meanwhile,
+        MongoDB may count it twice or not at all.
         """
         return await self._store.reading(lambda tables: tables.tasks.counts())
 
@@ -180,7 +180,7 @@ class Queries:
     async def item_count_within(self, *, scan_limit: int) -> Count:
         """Return the number of recorded items, or a lower bound of this number, in bounded time.
 
-        MongoDB examines *scan_limit* tasks, finished tasks first; *scan_limit* must be at least 1.
+        MongoDB examines *scan_limit* (at least 1) tasks, and begins with finished tasks.
         """
         return await self._store.reading(lambda tables: tables.results.count(scan_limit=scan_limit))
 
@@ -204,8 +204,8 @@ class Queries:
     async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Yield every recorded item in the order of task ids, batch by batch, in constant memory.
 
-        With *selection*, `items` yields only items of the selected tasks, and begins with the task
-        that changed last. `items` does not use the field `ids` of *selection*.
+        With *selection*, `items` yields only items of the selected tasks, and the task that changed
+        last comes first. `items` does not use the field `ids` of *selection*.
         """
         if selection is None:
             async for row in self._rows(lambda tables, last_id: tables.results.items(last_id)):
@@ -240,7 +240,7 @@ class Queries:
 async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     where: Where = {}
-    # Read only the first index entry of each priority, because this is the earliest due task.
+    # Read only the first index entry of each priority, the task with the earliest due time.
     while tasks := await tables.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
@@ -251,11 +251,11 @@ async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetim
 
 
 async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
-    """Return the number of tasks that pass a filter of *choices*, each with different statuses."""
+    """Return the number of tasks that pass a filter of *choices*; no two have a common status."""
     total = Count(number=0)
     for selection in choices:
-        # A `changed_before` in the future excludes no task. Drop it, so that the count can use
-        # other indexes than the index of statuses, which alone has times.
+        # A `changed_before` in the future excludes no task. Drop it, because a count by time can
+        # use only the index of statuses.
         is_future = selection.changed_before is not None and selection.changed_before > store.now()
         where = where_of(
             replace(selection, changed_before=None) if is_future else selection, store.kind
@@ -309,7 +309,7 @@ async def _page(
 
 
 async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | None:
-    """Return the first index in which at most *limit* tasks have the value in *where*, or None."""
+    """Return an index by which at most *limit* tasks have the value in *where*, or None."""
     for by in _SELECTIVE_INDEXES:
         if by in where:
             tests = {by.value: where[by]}
@@ -319,7 +319,7 @@ async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | No
 
 
 async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> list[Cursor]:
-    """Return cursors for each task in *ids* that passes *where*, sorted by time, latest first."""
+    """Return a cursor for each task in *ids* that passes *where*, the last changed first."""
     cursors = [
         Cursor(update_time=task["update_time"], id=task["_id"])
         for batch in batches(set(ids), _BATCH_SIZE)
@@ -329,7 +329,7 @@ async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> 
 
 
 async def _records(tables: LedgerTables, cursors: Sequence[Cursor], where: Where) -> list[Record]:
-    """Return each task at a cursor if it still passes *where*, sorted by time, latest first."""
+    """Return the tasks of *cursors* that still pass *where*, the last changed first."""
     tasks: list[Document] = []
     for batch in batches((task.id for task in cursors), _BATCH_SIZE):
         tasks += (await tables.tasks.read(batch, where=where)).values()

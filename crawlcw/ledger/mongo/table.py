@@ -1,4 +1,4 @@
-"""The tables of `port` in MongoDB, where each operation is one command; document size limits."""
+"""Implement the tables of `port` in MongoDB by one command for each operation."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -90,7 +90,7 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
     except (*UNENCODABLE, OperationFailure) as error:
         if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
             raise
-        # The server refuses a bulk with one too large document, so find and leave out such updates.
+        # The server refuses the whole bulk if one document is too large, so leave such updates out.
         errors = [encoding_error({"update": update.change}) for update in updates]
         failures = {index: error for index, error in enumerate(errors) if error is not None}
         if not failures:
@@ -112,7 +112,7 @@ class Table:
         hidden_fields: Collection[str] = (),
         indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """Store null for missing *nullable_fields*; hide *hidden_fields* from `read`."""
+        """Inserts store null for missing *nullable_fields*; `read` leaves out *hidden_fields*."""
         self.collection = collection
         self._key = key
         self._nullable_fields = nullable_fields
@@ -176,8 +176,8 @@ class Table:
         return Update(chosen, change, upsert=write.new is not None)
 
     async def _sent(self, updates: Sequence[Update]) -> Sent:
-        # If a document with the key exists but fails the tests, the upsert changes nothing, because
-        # MongoDB reports a duplicate key.
+        # If a document with the key exists but fails the tests, MongoDB reports a duplicate key for
+        # the upsert, and the document stays.
         with mapped():
             sent = await send(self.collection, updates)
         for why in sent.refused.values():
@@ -229,7 +229,7 @@ class Table:
         return query
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return a field's value; join the fields of a key to one text that sorts like the key."""
+        """Return *value*; join a key of several fields into one text that sorts like the key."""
         if name != "_id" or len(self._key) == 1:
             return value
         minute_format = "%Y-%m-%dT%H:%M"
@@ -238,7 +238,7 @@ class Table:
         )
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return the update operators for *edit*; in an insert they also set fields of *new*."""
+        """Return the update operators for *edit*; if an upsert inserts, they also set *new*."""
         # A key in a mapping contains no dot, so `field.key` is the path of the key in MongoDB.
         assignments = {
             f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()

@@ -1,7 +1,8 @@
-"""The tables of `port` for tasks and for results on MongoDB; documents for `doctor`.
+"""Implement `port.Tasks`, `port.Results` and `port.Raw` on MongoDB.
 
-A count reads an index in batches. On a slow server one command that counts millions of tasks would
-exceed the driver's time limit, and the driver would repeat the command for ever.
+Each command counts one batch of tasks in an index. On a slow server one command that counts
+millions of tasks would exceed the driver's time limit, and the driver would repeat the command for
+ever.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -40,7 +41,7 @@ from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: Sort order of listed tasks, which an index has; other orders would need a sort in memory.
+#: Sort order of listed tasks. An index has this order; other orders would need a sort in memory.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _CURSOR_PROJECTION = {"update_time": 1}
@@ -50,7 +51,7 @@ _INDEX_BY_PATH = {
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
 }
-#: For each field, the index that contains only done tasks.
+#: Map from a field to the index by this field that contains only done tasks.
 _INDEX_OF_DONE_TASKS = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
 _IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
 _OF_TASKS = {
@@ -62,12 +63,12 @@ _OF_TASKS = {
 _IN_INDEX = {"status", "update_time"}
 #: Number of tasks that one command counts, which takes a second on a slow server.
 COUNT_BATCH_SIZE = 2_000_000
-_MAX_TASKS_PER_READ = 5_000  #: maximum number of tasks whose items one read counts
-_WITH_ITEMS = 200  #: maximum number of tasks whose items one read returns
-_BATCH_BYTES = 16 << 20  #: size of the items of one read after which the read ends
+_MAX_TASKS_PER_READ = 5_000  #: maximum number of tasks in one count of items
+_WITH_ITEMS = 200  #: maximum number of tasks in one read of items
+_BATCH_BYTES = 16 << 20  #: a read ends when its items have this size
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
 #: Statuses in the order in which items are counted; statuses whose tasks have items come first. A
-#: waiting task has items only if an earlier visit stored items.
+#: task that waits for a new visit has items only from an earlier visit.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
@@ -130,7 +131,7 @@ class TaskTable(Table):
         other_tests = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
         # First read the tasks with the cursor's time, then earlier tasks. Each of the two reads
-        # takes one index range for each status; one joint read would take several ranges.
+        # uses one index range for each status; a joint read would use several.
         for range_filter, order in after_cursor(index_range, cursor):
             missing_count = limit - len(cursors)
             size = scan_limit if other_tests else min(scan_limit, missing_count)
@@ -147,7 +148,7 @@ class TaskTable(Table):
             cursors += page
             if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
-            # If *where* tests only `status` and `update_time`, all examined tasks pass.
+            # Without `other_tests`, a page of fewer than `size` tasks is the end of the range.
             if (
                 other_tests
                 and size < MAX_LIMIT
@@ -159,7 +160,7 @@ class TaskTable(Table):
     async def _nth(
         self, range_filter: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
-        """Return the cursor of task *number* (from 1) by *order*, or None for too few tasks."""
+        """Return the cursor of task *number* (from 1) in *order*; None if no such task exists."""
         with mapped():
             cursor = (
                 self.collection.find(range_filter, _CURSOR_PROJECTION).sort(order).hint(BY_STATUS)
@@ -243,7 +244,7 @@ class TaskTable(Table):
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """See `port.Tasks.delete_all`; delete the tasks before their data (items and blobs).
 
-        If the reply was lost, the next call deletes the items and blobs that remained.
+        If the ledger becomes unavailable, the next call deletes the remaining items and blobs.
         """
         await self._forget(list(self._half_deleted))
         try:
@@ -255,7 +256,7 @@ class TaskTable(Table):
         return deleted
 
     async def _forget(self, keys: Sequence[Key]) -> None:
-        """Delete the items and blobs of deleted tasks, if the keys of the tasks are in *keys*."""
+        """Delete the items and blobs of those tasks in *keys* that no longer exist."""
         if not keys:
             return
         existing_tasks = await self.read(keys, ("_id",))
@@ -271,7 +272,7 @@ class TaskTable(Table):
         counts = {status: await self._of_status({"status": int(status)}) for status in Status}
         return Counts(
             by_status={status: number for status, number in counts.items() if number},
-            # Count redirects by one command, because a second command could not continue the first.
+            # Count redirects by one command, because their index cannot be read in batches.
             redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
 
@@ -317,9 +318,9 @@ class Results:
             tasks = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, limit=len(keys))
             if len(tasks) == len(keys) or len(keys) <= 1:
                 break
-            # The server cuts a reply at 16 MiB. A cut reply has the tasks with the first ids, not
-            # the first of *keys*, so read fewer keys. If a task was deleted, the reply is shorter
-            # too, which only costs a few more reads.
+            # The server cuts a reply at 16 MiB. A cut reply has the tasks with the lowest ids,
+            # which need not be the first of *keys*, so read fewer keys. A deleted task makes the
+            # reply shorter too, but then a few more reads do no harm.
             keys = keys[: max(1, min(len(tasks), len(keys) // 2))]
         by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
@@ -343,7 +344,7 @@ class Results:
     async def _reply(
         self, chosen: Document, fields: Sequence[str], *, limit: int
     ) -> Sequence[Document]:
-        """Return the tasks with the lowest ids, as many as fit into one server reply of 16 MiB."""
+        """Return the tasks with the lowest ids; the server cuts its one reply at 16 MiB."""
         with mapped():
             cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
             # With a negative limit the server sends one reply and closes the cursor. Without
@@ -355,7 +356,7 @@ class Results:
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
     ) -> tuple[list[ItemRow], int]:
-        """Return the items of the first *tasks* that fill a batch, and the number of tasks read."""
+        """Return the items of *tasks* until a batch is full, and the number of tasks read."""
         rows: list[ItemRow] = []
         size = 0
         for number, task in enumerate(tasks, 1):
@@ -388,7 +389,8 @@ def after_cursor(
         <= cursor_time
         < time_tests.get("$lt", datetime.max.replace(tzinfo=UTC))
     ):
-        # *where* excludes the cursor's time. A filter for this time would make the server sort.
+        # *where* excludes the cursor's time. A filter for this time would force the server to sort
+        # the result.
         return [(earlier, ORDER)]
     equal = {**where, "update_time": cursor_time, "_id": {"$lt": cursor.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
@@ -399,7 +401,7 @@ def _cursors(tasks: Iterable[Mapping[str, Any]]) -> list[Cursor]:
 
 
 class Raw:
-    """Reads documents as they are stored, whose values may have any type."""
+    """Reads documents as they are stored; their values may have any type."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store

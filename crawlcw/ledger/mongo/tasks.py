@@ -64,8 +64,8 @@ class Tasks(Reopening):
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
         """Read the due tasks of all hosts by one command, with one index seek for each host.
 
-        The command joins one pipeline for each host. A find for each host would take three times
-        the CPU, and `$lookup` would ask every shard.
+        The command joins one pipeline for each host. One `find` for each host would take three
+        times the CPU. One `$lookup` for all hosts would ask every shard.
         """
         due = self._due()
         pages: list[list[dict[str, Any]]] = [

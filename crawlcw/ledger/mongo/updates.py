@@ -1,4 +1,4 @@
-"""MongoDB's filters for tasks by their expected state or by host, and updates of tasks."""
+"""MongoDB filters for tasks (by expected state, by host), and MongoDB updates of tasks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -57,7 +57,7 @@ def _ids(host: str) -> documents.Document:
 
 
 def update_of(change: Change) -> dict[str, Any]:
-    """Return the update that sets a task's fields; it unsets None fields of `_MAY_BE_ABSENT`."""
+    """Return the update that sets a task's fields; it removes optional fields that are None."""
     fields = documents.changed(change) | documents.progressed(change)
     # Set each stage's result by a separate path, so that the results of other stages stay.
     results = fields.pop("results", {})
