@@ -57,7 +57,7 @@ async def open_crawl(
     downloader: Downloader | None = None,
     meter: Meter | None = None,
 ) -> AsyncIterator[Crawl]:
-    """Open the resources of a crawl of *spider*, and close them at the end of the block.
+    """Open the resources of a crawl of *spider*; the end of the `async with` block closes them.
 
     *settings* replace the settings of the spider's class. *downloader* replaces the real
     downloader, for tests. With a *meter*, `Crawl.measures` returns the meter's measures.
@@ -92,10 +92,10 @@ def assemble(
     proxies: ProxyPool | None = None,
     meter: Meter | None = None,
 ) -> Crawl:
-    """Return a crawl on an open ledger and an open downloader.
+    """Return a crawl that uses an open ledger and an open downloader.
 
     Call this function in the event loop of the crawl. The crawl does not close the ledger or the
-    downloader. *proxies* are the proxies of the downloader's requests.
+    downloader. *proxies* are the proxies that the downloader uses.
     """
     parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
     parts.make_layers(downloader)

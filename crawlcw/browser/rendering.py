@@ -1,8 +1,9 @@
 """Layer that renders fetched pages in Chromium; Playwright starts Chromium on demand.
 
 The browser reaches no network, because its proxy is a closed port, and each host name resolves to
-it. The crawl's layers fetch the page and all its subresources, with the same address guard, limits
-and deadlines as for other requests. Pages do not share cookies or other storage of the browser.
+this port. The crawl's layers fetch the page and all its subresources for the browser, with the
+address guard, limits and deadlines of all requests. Pages do not share cookies or other storage of
+the browser.
 """
 
 import asyncio
@@ -37,10 +38,10 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, which is closed on all machines
     "--proxy-bypass-list=<-loopback>",
-    # Do not map host names to ~NOTFOUND, or WebRTC looks up `.local` names by multicast DNS.
+    # With MAP * ~NOTFOUND, WebRTC would look up `.local` names by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
-    # The next two options let WebRTC use UDP only through a proxy: one for Chromium, one for its
-    # headless shell.
+    # The next two options let WebRTC use UDP only through a proxy. Chromium reads the first option,
+    # and its headless shell the second.
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--dns-prefetch-disable",
@@ -53,7 +54,7 @@ _MAX_IDLE_WAIT_S = 2.0
 _MAX_WAITS = 5
 #: Request headers of the browser that the crawl does not send, because it sets them itself.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
-#: Response headers that are wrong for a decoded body, or describe another connection.
+#: Response headers that are wrong for a decoded body, or describe the server's connection.
 _NOT_OF_THE_BODY = frozenset(
     {"content-encoding", "content-length", "transfer-encoding", "connection", "alt-svc", "refresh"}
 )
@@ -147,13 +148,13 @@ class Render:
             return rendered
 
     async def _open(self, stack: AsyncExitStack, *, is_alone: bool) -> Page:
-        """Open a page until *stack* ends; *is_alone* keeps all other pages closed until then.
+        """Open a page that *stack* closes; if *is_alone*, no other page is open before that.
 
         Raises `UsageError` if no browser is installed, and `_BrowserDiedError` if the browser has
         ended.
         """
         if is_alone:
-            # Two calls that collect all page slots one by one would deadlock without this lock.
+            # Without this lock, two calls that both need all page slots would deadlock.
             await stack.enter_async_context(self._alone_lock)
         for _ in range(self._settings.browser_pages if is_alone else 1):
             await stack.enter_async_context(self._page_slots)
@@ -197,7 +198,7 @@ class Render:
 
 
 class _Parts:
-    """Answers all requests of the browser for one page, and keeps the page's last document."""
+    """Answers all requests of the browser for one page, and keeps the last document response."""
 
     def __init__(
         self,
@@ -211,14 +212,14 @@ class _Parts:
         self._page = page
         self._attempt = attempt
         self._url = response.url
-        #: The response, already fetched, that answers the browser's next document request.
+        #: A response that the crawl has fetched already, for the browser's next document request.
         self._next: Response | None = response
         self._ask = ask
         self._settings = settings
         self._admission = admission
-        self._documents = 0  #: number of document requests, except requests of frames
+        self._documents = 0  #: number of document requests by the page, not by its frames
         self._arriving = asyncio.Lock()  #: lock held while a document is fetched
-        self._turn = asyncio.Lock()  #: lock held during a request to a host without a free slot
+        self._turn = asyncio.Lock()  #: lock held during a request to a host with no free slot
         self._waiting = 0  #: number of subresources not yet requested
         self._late_count = 0  #: number of subresources that waited for a slot
         #: Result of the last document request.
@@ -250,7 +251,7 @@ class _Parts:
                         "networkidle", timeout=_MAX_IDLE_WAIT_S * 1000
                     )
                     break
-                # Wait again for the response to a subresource that was requested late.
+                # Wait again if a subresource was requested late, after a wait for a slot.
                 if not self._waiting and self._late_count == late_count:
                     break
             async with self._arriving:
@@ -300,7 +301,7 @@ class _Parts:
         if is_document:
             self._last = response
             if url != route.request.url:
-                # Let the page navigate to the final URL, so that relative links resolve.
+                # After redirects, navigate to the last URL, so that relative links resolve.
                 self._next = response
                 refresh = f'<meta http-equiv="refresh" content="0; url={escape(url)}">'
                 await route.fulfill(

@@ -19,7 +19,7 @@ from crawlcw.model.task import ChangedTask, Task
 #: Number of requests in a transaction. In large batches SQLite writes fewer index pages. SQLite
 #: wrote 8 GiB for a million tasks, but 24 GiB in batches of 1,000 requests.
 _BATCH_SIZE = 5_000
-#: Seconds between two signals to running crawls; after each signal a crawl checks all its hosts.
+#: Minimum seconds between two signals in the ledger, because each makes a crawl check all hosts.
 _SIGNAL_EVERY = 0.5
 
 
@@ -38,12 +38,12 @@ class PageAdder:
     """Adds requests to a ledger in batches, in constant memory."""
 
     def __init__(self, ledger: Ledger, spider: Spider | None, checks: LinkChecks | None) -> None:
-        """If *spider* is None, because its code is missing, scope and callbacks are not checked."""
+        """*spider* is None if its code is missing; then scope and callbacks are not checked."""
         self._ledger = ledger
         self._spider = spider
         self._checks = checks
         self._callbacks: set[str] = set()
-        # This random salt gives a new task id even to a repeated request with `dont_filter`.
+        # This random salt gives a repeated request with `dont_filter` a new task id.
         self._salt = secrets.token_hex(8)
         self._dont_filter_numbers = count()
         self._signalled_at = float("-inf")

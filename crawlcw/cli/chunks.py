@@ -24,7 +24,7 @@ async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[li
         except Exception as error:
             entries.put(error)
 
-    # The thread is a daemon, because a thread that waits for standard input cannot be interrupted.
+    # Python must not wait for this thread at exit, because a read of stdin cannot be interrupted.
     threading.Thread(target=fill, daemon=True).start()
     while True:
         chunk, entry = await to_thread.run_sync(
@@ -41,7 +41,7 @@ async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[li
 def _next_chunk(
     entries: "queue.Queue[tuple[T] | Exception | None]", chunk_size: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
-    """Take entries from the queue; return their values, and the last entry (it may be no value)."""
+    """Return the values of queue entries, and the last entry, which may be an error or None."""
     chunk: list[T] = []
     entry = entries.get()
     with suppress(queue.Empty):

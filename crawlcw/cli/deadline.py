@@ -1,8 +1,7 @@
 """End this process at a deadline, even if the user's code still runs.
 
-Code that ignores its cancellation, blocks the event loop, or leaves a thread or a task behind would
-keep the process alive for ever. A timer's thread ends the process even if the event loop is
-blocked.
+The process would live for ever if code ignores its cancellation, blocks the event loop, or leaves a
+thread or a task behind. A timer's thread ends the process even if the event loop is blocked.
 """
 
 import gc
@@ -37,7 +36,7 @@ _OWN_WORK = 60.0
 #: Seconds that the process waits, after a command, for threads of the user's code.
 _CLEANUP_S = 10.0
 _MAX_LOCATIONS = 3
-#: For each type of suspended code, two attributes: the code's frame, and the object it awaits.
+#: The names of two attributes of suspended code: its frame, and the object that the code awaits.
 _FRAME_ATTRIBUTES = {
     CoroutineType: ("cr_frame", "cr_await"),
     GeneratorType: ("gi_frame", "gi_yieldfrom"),
@@ -56,11 +55,11 @@ class Deadline:
     """
 
     def __init__(self) -> None:
-        #: Whether this process is the `crawlcw` command, not a program that calls crawlcw's code.
+        #: Whether this process is the `crawlcw` command; False in a program that imports crawlcw.
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.folder = ""  #: folder of the spider's package, if it is installed
-        #: Called at the deadline: releases and reports unfinished work, and returns the exit code.
+        #: Function for the deadline: releases and reports unfinished work, returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
         self.is_at_once = False  #: whether a second signal has arrived
@@ -71,13 +70,13 @@ class Deadline:
         self._has_passed = False
 
     def add_user_package(self, spider: type) -> None:
-        """Count the package of *spider* as the user's code, even if the package is installed."""
+        """Treat the package of *spider* as the user's code, even if the package is installed."""
         package, dot, _ = spider.__module__.partition(".")
         if dot:
             self.folder = str(Path(sys.modules[package].__file__ or "").parent)
 
     def allow(self, grace: timedelta) -> None:
-        """End the process 3 s after *grace*, unless the process ends earlier."""
+        """End the process 3 s after the duration *grace*, unless it ends earlier."""
         self.set(grace.total_seconds() + _BEYOND_GRACE)
 
     def hurry(self) -> None:
@@ -86,7 +85,7 @@ class Deadline:
         self.set(_BEYOND_GRACE)
 
     def end_command(self, outcome: Callable[[], object]) -> None:
-        """Note the command's end; *outcome* returns the command's result or raises its error."""
+        """Note that the command has ended; *outcome* returns its result or raises its error."""
         self.finish, self.is_finished = partial(self.report, outcome), True
 
     def set(self, seconds: float) -> None:
@@ -102,7 +101,7 @@ class Deadline:
         self._timer.start()
 
     def lift(self) -> None:
-        """Remove the deadline after the crawl's end, so that its results can be written.
+        """Remove the deadline after the crawl's end, so that the crawl's results can be written.
 
         This method does not return if the deadline has passed, because the timer's thread then
         writes the results.
@@ -127,7 +126,7 @@ class Deadline:
             if self._timer is not threading.current_thread():
                 return
         self._has_passed = True
-        with suppress(RuntimeError):  # Python already exits, and starts no thread
+        with suppress(RuntimeError):  # Python starts no thread while it exits
             exit_timer = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
             exit_timer.daemon = True
             exit_timer.start()
@@ -168,9 +167,9 @@ def end_process(code: int) -> NoReturn:
 
 
 def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") -> list[str]:
-    """Return where the user's code runs; do not call this function in the event loop's thread.
+    """Return the lines of the user's code that run; do not call this in the event loop's thread.
 
-    Code in installed packages is not the user's, except for files in *folder*.
+    Code in installed packages is not the user's code, except for files in *folder*.
     """
     import asyncio  # imported late: most commands do not need it
 
@@ -210,7 +209,7 @@ def _user_location(stack: list[FrameType], folder: str) -> str:
 
 
 def _is_own(stack: list[FrameType]) -> bool:
-    """Return whether a thread is idle or runs crawlcw's code; *stack* has no code of the user."""
+    """Return whether a thread, whose *stack* has no user code, is idle or runs crawlcw's code."""
     if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
         return True
     # `_worker` waits in C code, a thread of anyio in `Queue.get`, and the loop's last thread in

@@ -1,9 +1,9 @@
 """Stop a crawl or worker gracefully after one SIGINT or SIGTERM, and immediately after two.
 
-A third signal exits the process. The signal handlers are Python's, not the event loop's, so that
+A third signal exits the process. `signal.signal` installs the handlers, not the event loop, so that
 the handlers run while the loop is blocked. If the loop is not blocked, the handlers call `stop` in
-the loop. If the user's code does not end, the deadline of the process ends the process. SIGTSTP
-(Ctrl-Z) suspends this process and its workers.
+the loop. If the user's code does not end, `cli.deadline` ends the process. SIGTSTP (Ctrl-Z)
+suspends this process and its workers.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _OBEY_WITHIN_S = 0.7
 
 
 class Stoppable(Protocol):
-    """A crawl or other work that this process does, or that its worker processes do."""
+    """A crawl or other work of this process or of its worker processes."""
 
     def stop(self) -> None:
         """Claim no more tasks, finish requests within the grace, and release all other tasks."""
@@ -57,8 +57,8 @@ def stopping(
     """Let the first signal in the block end *crawl* gracefully, and the second immediately.
 
     The third signal calls *kill* and exits the process. After the first signal, running requests
-    have *grace* to finish. If *blockable* is not None, a signal or the end of the block sets a time
-    at which the process must end.
+    have *grace* to finish. If *blockable* is not None, the process gets a deadline when a signal
+    comes or the block ends.
     """
     stop = _Stop(crawl, grace, kill, blockable)
     old_handlers = {

@@ -1,8 +1,8 @@
 """Start worker processes with a channel and pipes, and send arguments to the processes.
 
-This process starts the first worker before it imports the modules of its own command, so that both
-processes import modules at the same time. Workers receive their arguments through the channel,
-because every user of the machine can read command lines, and settings may contain secrets.
+The supervisor starts the first worker before it imports its own modules, so that both processes
+import modules at the same time. Workers receive their arguments through the channel, because every
+user of the machine can read command lines, and settings may contain secrets.
 """
 
 import json
@@ -25,7 +25,7 @@ _WITHOUT_WORKER = re.compile(r"(^| )(-h|--help|--processes[ =]0)( |$)")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A worker process that waits for its arguments, and our ends of the worker's pipes."""
+    """A worker process that waits for its arguments, and the supervisor's ends of its pipes."""
 
     popen: "subprocess.Popen[bytes]"
     channel: socket.socket
@@ -35,7 +35,7 @@ class Process:
     def send_arguments(self, share: Mapping[str, int], *, started_at: datetime) -> None:
         """Send this process's arguments and environment to the worker.
 
-        *share* has the worker's part of the limits; *started_at* is the supervisor's start.
+        *share* has the worker's part of each limit; *started_at* is the supervisor's start.
         """
         run, *rest = sys.argv[1:]
         share_options = (f"--share={name}={limit}" for name, limit in share.items())
@@ -44,7 +44,7 @@ class Process:
         self.channel.sendall(line.encode() + b"\n")
 
     def discard(self) -> None:
-        """Kill the worker if it has not ended, and close our ends of its pipes."""
+        """Kill the worker if it has not ended, and close the supervisor's ends of the pipes."""
         for stream in (self.channel, self.stdout_reader, self.stderr_reader):
             stream.close()
         self.popen.kill()
@@ -69,7 +69,7 @@ def start() -> Process:
         child_stack.enter_context(child_channel)
         stdout_reader, stdout = _pipe(parent_stack, child_stack)
         stderr_reader, stderr = _pipe(parent_stack, child_stack)
-        # Start the worker with this interpreter's options, and with the same module or script.
+        # The worker gets this process's interpreter options, and runs the same module or script.
         interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
         number = child_channel.fileno()
         popen = subprocess.Popen(  # noqa: S603  # starts this process's own command
@@ -96,7 +96,7 @@ def _pipe(parent_stack: ExitStack, child_stack: ExitStack) -> tuple[BinaryIO, Bi
 def received_arguments() -> list[str]:
     """Receive this worker's arguments and environment; exit if the supervisor has ended."""
     number = int(sys.argv[2])
-    # Read without a buffer, because orders may follow the arguments.
+    # Read without a buffer, which could take orders that follow the arguments.
     with os.fdopen(os.dup(number), "rb", buffering=0) as channel:
         line = channel.readline()
     if not line.endswith(b"\n"):

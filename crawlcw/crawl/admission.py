@@ -1,8 +1,8 @@
 """Admit a request without a task if scope and robots.txt allow it and its host has a free slot.
 
-Hops are an attempt's further requests: targets of redirects, logins, and repeated requests of a
-user's layers. Each hop takes a slot of its host, keeps the host's delay and waits until the host's
-pause after failures has ended. Subresources of rendered pages take slots but keep no delay.
+Hops are an attempt's further requests: for targets of redirects, for logins, or by a user's layers.
+Each hop takes a slot of its host, and waits for the host's delay and for the end of the host's
+pause after failures. Subresources of rendered pages take slots but wait for no delay.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from crawlcw.fetch.redirects import status_error
 from crawlcw.model import urls
 from crawlcw.model.hosts import Host
 
-#: Maximum number of other workers' hosts whose last time of reading is remembered.
+#: Maximum size of `_read_at`, which has the time of the last read of other workers' hosts.
 _MAX_READ_HOSTS = 1000
 #: Seconds between two reads of a host that another worker has leased.
 _REREAD_S = 1.0
-#: Maximum seconds to wait for a slot of a host; maximum seconds to wait for the end of a rest.
+#: Maximum seconds to wait for a slot of a host, and maximum seconds to wait for the end of a rest.
 _MAX_WAIT_S, _MAX_REST_S = 30.0, CLAIM_AHEAD_S
 #: Seconds that a subresource of a rendered page waits for the previous subresource.
 _MAX_PART_WAIT_S = 5.0
@@ -54,8 +54,9 @@ class Admission:
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
         if attempt.purpose is Purpose.ROBOTS:
-            # If an origin redirects its robots.txt, the target has the rules of that origin (RFC
-            # 9309, section 2.3.1.2). So do not check the robots.txt of the target's own origin.
+            # If an origin redirects its robots.txt, the target has the rules of the redirecting
+            # origin (RFC 9309, section 2.3.1.2), so do not check the robots.txt of the target's own
+            # origin.
             try:
                 await self.enter(attempt, url)
             except Defer as deferral:
@@ -85,7 +86,7 @@ class Admission:
                     # Limit the wait, because the previous request may stay open for ever.
                     with anyio.move_on_after(_MAX_PART_WAIT_S):
                         await slot_stack.enter_async_context(turn)
-                # Let one subresource use the slot of the page, which waits for its subresources.
+                # One subresource may use the page's slot, because the page waits for subresources.
                 if not (is_full and attempt.slot is not None and attempt.slot_host == host):
                     queue = queues.hop_queue(host, now=self.opening.frontier.clock())
                     queue.active += 1
@@ -103,10 +104,10 @@ class Admission:
         return queue is not None and 0 < frontier.host_limit(host).concurrency <= queue.active
 
     async def enter(self, attempt: Attempt, url: str) -> None:
-        """Wait until the host of *url* may get a request; take a slot unless the attempt has one.
+        """Wait until the host of *url* may get a request; take a slot if *attempt* has no slot.
 
-        The attempt's slot at another host is freed first. Raises `Defer` if the wait for a slot
-        takes too long.
+        A slot that *attempt* has at another host is freed first. Raises `Defer` if the wait for a
+        slot takes too long.
         """
         if self.opening is None:
             return
@@ -221,7 +222,7 @@ class Admission:
 
 
 def _check_wait(queue: HostQueue, *, now: float, started_at: float) -> None:
-    """Raise `Defer` if a host's rest will last long, or its slots have been in use for long."""
+    """Raise `Defer` if a host rests for too long, or the wait for a slot took too long."""
     rest_s = max(queue.rests_until, queue.hops_rest_until) - now
     if rest_s > _MAX_REST_S:
         raise Defer(f"{queue.host} rests", due=timedelta(seconds=rest_s))

@@ -65,7 +65,7 @@ SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
 #: Seconds that a callback may run before it pauses for other coroutines.
 _STEP_S = 0.05
-#: The seconds between two pauses count up to this maximum, because more may be a stall.
+#: Maximum number of counted seconds between two pauses; a longer time may be a stall.
 _MAX_STEP_S = 1.0
 #: Seconds that callbacks may run in one iteration of the event loop. An iteration costs about as
 #: much CPU time as a small page.
@@ -82,7 +82,7 @@ class Produced:
 
     items: list[dict[str, Any]] = field(default_factory=list)
     items_dropped: Counter[str] = field(default_factory=Counter)  #: dropped items, by reason
-    #: Position in `items` of each item with a key, by the digest of the key.
+    #: The position in `items` of each item that has a key; the digest of the key is the index.
     item_keys: dict[str, int] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
     too_deep: list[Task] = field(default_factory=list)  #: links too deep for this crawl
@@ -137,14 +137,14 @@ class Scope:
 
 
 class TimeSlices:
-    """Limits how long callbacks may run in one iteration of the event loop."""
+    """Limits the time of all callbacks together in one iteration of the event loop."""
 
     def __init__(self) -> None:
         self._slice_end: float | None = None  #: monotonic time of the slice's end
         self._slice_ended = asyncio.Event()
 
     async def take(self) -> None:
-        """Wait until a time slice has time left; the first caller to wait continues first."""
+        """Wait until callbacks may run; the caller that has waited longest continues first."""
         while self._slice_end is not None and time.monotonic() >= self._slice_end:
             await self._slice_ended.wait()
         if self._slice_end is None:
@@ -165,12 +165,12 @@ class Runner:
     spider: Spider
     _: KW_ONLY
     scope: Scope
-    known_ids: Container[bytes]  #: ids of tasks that the ledger has, whose links are dropped
+    known_ids: Container[bytes]  #: ids of tasks in the ledger; links to these tasks are dropped
     now: Callable[[], datetime]
     watchdog: Watchdog
     parsing: Parsing
     state: KeptState
-    #: Writes the links of callbacks that read a list of URLs; None to treat all callbacks alike.
+    #: Writes the links of callbacks that read a list of URLs; None if `run` returns these links.
     write: WriteLinks | None
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
@@ -187,7 +187,7 @@ class Runner:
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the results of the spider's method *callback*, or a `Failed` if the method raises.
 
-        The last one of *arguments* is the page of *task*, or the failure of *task*.
+        The last value in *arguments* is the response or the `FetchError` of *task*.
         """
         try:
             method = callback_named(self.spider, callback)
@@ -198,7 +198,7 @@ class Runner:
         with self.state.running(task) as page:
             argument = arguments[-1]
             response = argument.response if isinstance(argument, FetchError) else argument
-            # Do not parse the response for the base class's `on_error`, which does not use it.
+            # Parse no response for the base class's `on_error`, which uses no response.
             needs_response = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
@@ -218,14 +218,15 @@ class Runner:
 class CallbackRun:
     """One run of a callback, which makes items and tasks from the yielded values.
 
-    The watchdog's time limit holds for every callback, and does not count stalls of the event loop.
-    A callback that awaits is cancelled after the watchdog's limit. A callback that yields for a
-    long time pauses now and then for other coroutines.
+    The watchdog's time limit holds for every callback, but stalls of the event loop do not count. A
+    callback that awaits is cancelled after the watchdog's limit. A callback that yields for a long
+    time pauses now and then for other coroutines.
 
-    If a callback reads a list of URLs, the number of links is not limited. The links get the same
-    depth as the page that contains the list. Links of a list are written in slices, and each slice
-    has the full time limit. Therefore 50,000 links take no more memory than a few hundred links.
-    The links of the last slice are returned, and written with the outcome.
+    If a callback reads a list of URLs (such as a sitemap), the number of links is not limited. The
+    links get the same depth as the page that contains the list. Links of a list are written in
+    slices, and each slice has the full time limit. Therefore a list of 50,000 links takes no more
+    memory than a list of 500 links. The links of the last slice are returned, and written with the
+    outcome.
     """
 
     def __init__(
@@ -252,13 +253,13 @@ class CallbackRun:
         self._link_count = 0
         self._admitted_host = ""  #: the last admitted host
         self._yielded_ids: set[bytes] = set()
-        #: The keys are links' URLs; the values are reasons why links were dropped, or None.
+        #: The reason why a link was dropped, or None if the link was accepted, by the link's URL.
         self._drop_reasons: dict[str, str | None] = {}
 
     @calls_user_code
     async def result(self, *arguments: object) -> Produced | Failed:
         """Return the results of the callback, or a `Failed` if the callback raises."""
-        # Keep the local variable `called`, which the watchdog reads from this frame.
+        # Keep the local variable `called`, because the watchdog reads the variable from this frame.
         called, page, result = self._user_call, self.page, None
         failed: Failed | None = None
         is_over = False
@@ -292,7 +293,7 @@ class CallbackRun:
         return self._produced
 
     async def _run_slice(self, called: Called, result: Any) -> bool:
-        """Make items and tasks from the next slice of *result*; return whether it was the last."""
+        """Make items and tasks from a slice of *result*; return whether the slice was the last."""
         watch, waits = self._runner.watchdog, _may_wait(result)
         limited = time_limit(called, watch.limit, stalled=watch.stall_since)
         async with limited if waits or self._runner.hook_waits else nullcontext():
@@ -313,8 +314,8 @@ class CallbackRun:
             async for product in products:
                 if (hook_call := self._accept(product)) is not None:
                     await hook_call
-                # Pause in this loop, because the callback may never really await. `time_limit`
-                # limits the callback's time.
+                # Pause in this loop, because a callback may await only objects that are ready.
+                # `time_limit` limits the callback's time.
                 if time.monotonic() >= self._pause_at:
                     await self._pause()
                 number += 1
@@ -341,7 +342,7 @@ class CallbackRun:
         self._pause_at = time.monotonic() + _STEP_S
 
     async def _flush(self) -> None:
-        """Write a slice's links from a list of URLs, and reset the time limit."""
+        """Write the links of a slice of a URL list, and reset the time limit."""
         if self._write is not None and self._products is not None:
             await self._write(self._produced.tasks, self._produced.too_deep)
             self._produced.tasks, self._produced.too_deep = [], []
@@ -350,7 +351,7 @@ class CallbackRun:
             self._spent_s = 0.0
 
     def _accept(self, product: object) -> Awaitable[None] | None:
-        """Make a value a task or an item, or drop it; return an awaitable if a hook must run."""
+        """Make a task or an item of a value, or drop it; return the call of an `item` hook."""
         if not isinstance(product, Request):
             if product is None:
                 return None
@@ -377,7 +378,7 @@ class CallbackRun:
         return None
 
     def _follow_refresh(self, response: Response) -> None:
-        """Follow a page's Refresh (header or meta tag) as a link, with the page's own callback."""
+        """Follow a page's Refresh (header or meta tag) as a link to the page's own callback."""
         refresh = response.refresh
         if refresh is None or refresh.delay > LONGEST_REFRESH:
             return
@@ -387,9 +388,9 @@ class CallbackRun:
         self._accept(response.request.retargeted(refresh.url))
 
     def _accept_request(self, request: Request) -> str | None:
-        """Make a task of a request, or drop it; return why equal requests are dropped, or None."""
-        # Identify a request with `dont_filter` by its number, because a page that is parsed again
-        # yields its requests in the same order.
+        """Make a task of a request; return the reason to drop equal requests, or None."""
+        # Identify a request with `dont_filter` by its position in the page, because a page that is
+        # parsed again yields its requests in the same order.
         salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
         identity = request.locate(salt)
         if isinstance(identity, Refusal):
@@ -405,8 +406,8 @@ class CallbackRun:
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted_host = location.host
         # Drop repeated links first, because a repeated link to a start URL may look like a trap. Do
-        # not drop a known request with a date `changed`, because the ledger compares it with the
-        # last visit.
+        # not drop a known request that has `changed`, because the ledger compares this date with
+        # the last visit.
         if task_id in self._yielded_ids or (
             request.changed is None and task_id in self._runner.known_ids
         ):
@@ -429,7 +430,7 @@ class CallbackRun:
             return None
         self._drop(request, Reason.REFUSED_DEPTH)
         if depth_limit is None:
-            # Keep the link for a deeper crawl, unless the request itself limits the depth.
+            # Keep the link for a later crawl with more depth, unless the request limits the depth.
             self._produced.too_deep.append(too_deep(task))
         return None
 
@@ -498,7 +499,7 @@ def _may_wait(result: object) -> bool:
 
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
-    """Return a callback's failure, with a line from *error*, or else from a generator *result*."""
+    """Return a callback's failure and its line of code, from *error* or a generator *result*."""
     failure = Raised.by(error, own_prefixes=_OUR_FILES, function=callback)
     if failure.where or (frame := _frame_of(result)) is None:
         return failure
@@ -515,7 +516,7 @@ def _frame_of(result: Any) -> FrameSummary | None:
 
 
 def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
-    """Return an iterator over the values that a callback, or the spider's `item`, returned."""
+    """Return an iterator over the values that a callback or the method `item` returned."""
     if isinstance(result, GeneratorType | Generator):
         return _yields_of(result)
     if isinstance(result, AsyncIterator):
@@ -538,6 +539,6 @@ def _yields_of(generator: Generator[object, None, object]) -> Iterator[object]:
 
 
 def count_dropped(counts: Counter[str], reason: str, number: int = 1) -> None:
-    """Count items dropped for *reason*; all reasons after the first 100 are counted together."""
+    """Count items dropped for *reason*; one counter has all reasons after the first 100."""
     has_own_counter = reason in counts or len(counts) < MOST_REASONS
     counts[reason if has_own_counter else OTHER_REASONS] += number

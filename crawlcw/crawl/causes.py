@@ -1,9 +1,9 @@
 """Find the cause of a failed attempt: the page, its origin, a proxy, or this machine's uplink.
 
 `Causes` reports the end of each request to the circuit breakers of `model.health`. The circuit
-breakers decide whether a host of this process rests (pauses after failures), slows down or is given
-up. Only responses and failures before any redirect count for the origin of the task. A failure
-after a redirect counts as a failure of the page that redirects.
+breakers decide whether a host pauses (rests), slows down or is given up. A response or failure
+counts for the task's origin only if no redirect came before. A failure after a redirect counts as a
+failure of the page that redirects.
 """
 
 import logging
@@ -39,20 +39,20 @@ from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
-#: A throttled page waits for two delays of its host, or for 1 s if that is longer. So the host's
-#: other pages go first, whatever their priority.
+#: A throttled page waits twice the delay of its host, but at least 1 s. So the host's other pages
+#: go first, even pages of lower priority.
 _DELAYS_BEHIND = 2
 _MIN_BEHIND_S = 1.0
 #: Number of bans, by different proxies or sessions, after which a page fails.
 _MAX_BANS = 4
-#: A crawl with this number of other hosts assumes that one of them will answer.
+#: If this many hosts remain besides the failed host, the crawl assumes that one will answer.
 _FEW_HOSTS = 100
-#: Seconds from the request for the newest probe page to the requests for the other probe pages.
+#: Seconds to wait after the request for the newest probe page before requesting the other pages.
 _FIRST_PROBE_S = 0.5
 
 
 def deferral(cause: Cause, due: datetime | None = None) -> Defer:
-    """Return a deferral, until *due* if given, for a page that did not cause its failure."""
+    """Return a deferral of a page that did not cause its failure; *due* is the deferral's end."""
     return Defer(f"the cause is the {cause}, not the page", due=due)
 
 
@@ -64,14 +64,14 @@ class PageAttempt(Attempt):
     sent: datetime  #: start of the attempt by the ledger's clock
     started_at: float  #: start of the attempt by the monotonic clock
     latency: float = 0.0  #: seconds until the response, excluding stalls of the event loop
-    denial: Reason | None = None  #: set if the response shows a ban or a logout
+    denial: Reason | None = None  #: ban or logout that the response shows, or None
 
 
 @dataclass
 class Causes:
     """Notes how requests end, and defers a page that did not cause its failure.
 
-    *sent* and *started_at* are the start of a request by the ledger's and by the monotonic clock.
+    *sent* is the start of a request by the ledger's clock, *started_at* by the monotonic clock.
     """
 
     frontier: Frontier
@@ -100,7 +100,7 @@ class Causes:
     def answered(self) -> None:
         """Note that any host has sent a response with any status."""
         if self._uplink.answered(now=self.frontier.clock()) and self._check_scope is not None:
-            # End the check of the uplink, because a probe of a silent host would prolong it.
+            # End the uplink check, because a probe of a silent host would prolong the check.
             self._check_scope.cancel()
 
     def answered_well(self, host_name: str, url: str, *, latency: float, sent: datetime) -> None:
@@ -126,7 +126,7 @@ class Causes:
     def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
         """Note that a task's page of *size* bytes is finished.
 
-        *probe_page* is the page's URL, or None if a request for it cannot test the origin.
+        *probe_page* is the page's URL, or None if a request for the page cannot test the origin.
         """
         host = self.frontier.hosts.get(task.host)
         # Do not count a revisit as another page of its host.
@@ -154,9 +154,9 @@ class Causes:
         """Note a response that asks to slow down; raises `Defer` unless the page must fail.
 
         A throttled response is 503 with Retry-After, or has a status of `throttle_statuses` (by
-        default 429). If the cause is unknown, the response does not count before `Opening.probe`
-        has requested a probe page. If the probe page has a good response, the host continues
-        (`answered_well`). If the probe page has no good response, the host rests (`unanswered`).
+        default 429). If the cause is unknown, the response does not count yet, and `Opening.probe`
+        requests a probe page. After a good response to the probe, `answered_well` lets the host
+        continue. Without a good response, `unanswered` lets the host rest.
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
@@ -192,9 +192,9 @@ class Causes:
         raise self.origin_failed(host_name, url, error, sent=sent, refused=page)
 
     def reported(self, host_name: str, fault: Fault) -> None:
-        """Note a failure that another worker, which borrows slots of a host, has reported."""
+        """Note a failure that the borrower of a host's slots, another worker, has reported."""
         error = FetchError(Reason(fault.reason), status=fault.status, retry_after=fault.retry_after)
-        # Ignore the deferral, because the borrower itself defers its page.
+        # Ignore the `Defer` of the page, because the borrower itself defers the page.
         with suppress(Defer):
             if fault.throttled is None:
                 self.origin_failed(host_name, fault.url, error, sent=fault.sent)
@@ -202,19 +202,19 @@ class Causes:
                 self._throttled(fault.throttled, host_name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
-        """Note a ban of the page of *task* through *proxy*; return whether the page must fail.
+        """Note that a site banned *proxy* at the page of *task*; return whether the page must fail.
 
         If the page does not fail, another proxy or session must request the page.
         """
         pool, max_bans = set(self.proxies.proxies), _MAX_BANS
         if proxy is not None:
             if proxy not in pool:
-                # the page fails, because the request or the environment allows only this proxy
+                # the request or the environment sets this proxy, so no other proxy may be tried
                 return True
             max_bans = min(max_bans, len(pool))
         count, host = self._bans.get(task.id, 0) + 1, urls.parse(task.url).raw_host or ""
         if count >= max_bans:
-            # If all proxies are banned for one page, the ban says nothing about the proxies.
+            # If one page bans all proxies, the page is the cause, not the proxies.
             self._bans.pop(task.id, None)
             self.proxies.unban(host)
             return True
@@ -231,7 +231,7 @@ class Causes:
             self.answered()
         task = attempt.lease.task
         # If a proxy may be the cause, defer the page so that another proxy requests it. A session
-        # keeps its proxy, so a change of the proxy needs another session of the same pool.
+        # keeps its proxy, so another proxy needs another session of the session's pool.
         session = attempt.session
         is_fixed = session is not None and (
             not session.identity.is_pooled or session.proxy in self.proxies.tried(task.url)
@@ -241,7 +241,7 @@ class Causes:
             raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
             return
-        # A page that fails for a reason other than its host is deferred once after an outage.
+        # If the host is not the cause of a page's failure, an outage may defer the page one time.
         page = None if error.reason in HOST_FAILURES else task.id
         deferred = await self.unanswered(
             task.host, task.url, error, sent=attempt.sent, started_at=attempt.started_at, page=page
@@ -281,8 +281,8 @@ class Causes:
     ) -> bool:
         """Note a failed request to an origin; return whether our own uplink is the cause.
 
-        Waits for a check of the uplink if no host answers. *page* is the id of the task if its
-        failure may be deferred once after an outage.
+        Waits for a check of the uplink if no host answers. *page* is the id of the task if an
+        outage may defer the page one time, or None.
         """
         while True:
             now = self.frontier.clock()
@@ -305,7 +305,7 @@ class Causes:
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, host_name: str, url: str, error: FetchError) -> bool:
-        """Return whether the port is closed, and no origin of this crawl has ever answered."""
+        """Return whether the failed port is closed, and no origin of this crawl ever answered."""
         host = self.frontier.hosts.get(host_name)
         if not error.port_closed or host is None or not self.frontier.is_seeded:
             return False
@@ -361,7 +361,7 @@ class Causes:
         description = failure_text(reason, status=error.status, retry_after=error.retry_after)
         rests_until = host.state.resting_until(scheme, now=now)
         if rests_until is not None and origin.given_up is None:
-            # Only the failed origin's tasks leave the queue; the host's other origin continues.
+            # Only the failed origin's tasks leave the queue; the host's other scheme continues.
             self._defer_origin(host, scheme, due=rests_until)
             self.rests.note(f"{scheme}://{host_name}", rest_end=rests_until, cause=description)
             return _defer_behind_others(host, rests_until)
@@ -401,7 +401,7 @@ class Causes:
         return _defer_behind_others(host, self._now() + timedelta(seconds=rest_s))
 
     def _defer_origin(self, host: FrontierHost, scheme: str, *, due: datetime) -> None:
-        """Release the leased tasks of an origin from the queue, and defer the tasks until *due*."""
+        """Remove the leased tasks of an origin from the queue, and defer the tasks until *due*."""
         prefix = f"{scheme}://"
         leases = self.frontier.queues.withdraw(
             host=host.name, is_unwanted=lambda lease: lease.task.url.startswith(prefix)
@@ -419,7 +419,7 @@ class Causes:
     # --- our own uplink
 
     async def watch_uplink(self) -> None:
-        """Request probe pages whenever requests fail and no host answers, until cancelled."""
+        """Request probe pages when requests fail and no host answers; run until cancelled."""
         while True:
             await self._check_wanted.wait()
             self._check_wanted = anyio.Event()
@@ -451,7 +451,7 @@ class Causes:
             self._notify_check_done()
 
     async def uplink_known(self) -> None:
-        """Wait until the uplink works, or until failures count again because of a long outage."""
+        """Wait until the uplink works, or until a long outage makes failures count again."""
         while self._uplink.is_blocked:
             await self._check_done.wait()
 
@@ -473,7 +473,7 @@ class Causes:
             self._check_scope = probe_requests.cancel_scope
 
             async def ask(host_name: str, url: str) -> None:
-                # Note the probe, so that the host's next request keeps the delay after the probe.
+                # Note the probe, because the host's next request must come one delay later.
                 self.frontier.note_request(host_name, sent_at=self.frontier.clock())
                 try:
                     await self.request_probe(url)
@@ -488,7 +488,7 @@ class Causes:
             for number, (host_name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
                 probe_requests.start_soon(ask, host_name, url)
                 if number == 0:
-                    # Wait first, because one response already shows that the uplink works.
+                    # Wait for the first host, because any response shows that the uplink works.
                     await anyio.sleep(_FIRST_PROBE_S)
         return not self._uplink.is_blocked
 
@@ -499,6 +499,6 @@ class Causes:
 
 
 def _defer_behind_others(host: FrontierHost, rests_until: datetime) -> Defer:
-    """Return a deferral that lets the other pages of the host go first after *rests_until*."""
+    """Defer a page for longer than *rests_until*, so that the host's other pages go first."""
     extra_s = max(_MIN_BEHIND_S, _DELAYS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rests_until + timedelta(seconds=extra_s))

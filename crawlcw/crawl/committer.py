@@ -10,7 +10,7 @@ The committer writes a group of outcomes in this order:
 6. the outcomes (one atomic write stores an outcome and ends the lease of its task).
 
 If the process dies before the last write, the pages are crawled again. A page that is crawled again
-adds no link twice, because the ledger knows a link by its id.
+adds no link twice, because the ledger has one task for each id.
 """
 
 import asyncio
@@ -64,26 +64,26 @@ class SeenFilter(dict[bytes, None]):
 class TaskAdder:
     """Adds tasks to the ledger of one crawl: start requests, links, targets of redirects.
 
-    A `TaskAdder` also makes a finished task due again if its page has changed. It admits a link
-    beyond `max_depth` if a later page gives a shorter path to the link.
+    A `TaskAdder` also makes a finished task due again if its page has changed. A link beyond
+    `max_depth` is admitted if a later page gives a shorter path to the link.
     """
 
     ledger: Ledger
     stats: Stats
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
     max_depth: int | None  #: the crawl's maximum depth; earlier crawls may have had a smaller one
-    #: Functions that write changes of sessions and of the spider's state; `add` calls them first.
+    #: Functions that write changes of sessions and of the spider's state, before tasks are added.
     writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
     run_started_at: datetime | None = None  #: start of this run; None if unknown
     known_ids: SeenFilter = field(default_factory=SeenFilter)  #: ids of tasks in the ledger
-    #: Ids of links in the ledger that are beyond `max_depth`; a shorter path can make them due.
+    #: Ids of links in the ledger that are beyond `max_depth`; a shorter path can make a link due.
     too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
         """Add tasks and wake their hosts; return how many tasks become due.
 
-        The ledger stores tasks that are *too_deep*, but no worker claims them. Changes of sessions
-        and of the spider's state are written even if there are no tasks.
+        The ledger stores the tasks of *too_deep*, but no worker claims these tasks. Changes of
+        sessions and of the spider's state are written even if there are no tasks.
         """
         for write in self.writes_before:
             await write()
@@ -95,7 +95,7 @@ class TaskAdder:
         if deep_task_by_id:
             await self.put(deep_task_by_id)
             self.too_deep_ids.add(deep_task_by_id)
-        # Drop duplicates by a dictionary, because pages of a group often have the same new links.
+        # The dictionary drops duplicates, because several pages often have the same new links.
         fresh = {
             task.id: task
             for task in tasks
@@ -132,8 +132,8 @@ class TaskAdder:
                 due_count += await self.ledger.tasks.admit_nearer(due)
             changed_tasks = [task for task in due if isinstance(task, ChangedTask)]
             if changed_tasks and (run_started_at := self.run_started_at) is not None:
-                # Do not reopen pages that this run has crawled: two sitemaps that link to each
-                # other with dates in the future would reopen each other for ever.
+                # Do not reopen pages that this run has crawled. Otherwise two sitemaps that give
+                # each other a date in the future would reopen each other for ever.
                 changed_tasks = [task.capped_at(run_started_at) for task in changed_tasks]
                 due_count += await self.ledger.tasks.reopen_changed(changed_tasks)
         return due_count
@@ -150,15 +150,15 @@ class Committer:
     state: KeptState
     bodies: Bodies | None  #: writes body files; None if the crawl stores no pages
     end: End  #: ends the crawl if body files cannot be written
-    #: Drops items with recorded keys; None: items have no keys.
+    #: Drops items whose keys are recorded; None if items have no keys.
     duplicates: Duplicates | None = None
 
     async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
-        """Write *results* in groups; if *workers_wait* is true, write a small group at once."""
+        """Write *results* in groups; write a small group at once if *workers_wait* returns true."""
         await write_in_groups(results, self._write, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
-        """Add links of a page whose callback still runs, so the page has no outcome yet."""
+        """Add links of a page that has no outcome yet, because its callback still runs."""
         if await self.adder.add(tasks, too_deep):
             self.coordinator.note_written(has_more=True, retry_hosts=())
 
@@ -184,8 +184,8 @@ class Committer:
                     self.state.undo(lease)
                 task_leases.orphans += leases
                 return
-            # Call `add` even without links, because `add` writes the state changes of pages, which
-            # must be in the ledger before the outcomes.
+            # Call `add` even without links: it also writes the state changes of pages, and the
+            # ledger must have these changes before the outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements, positions)
         stats = self.session.stats
@@ -221,7 +221,7 @@ class Committer:
         committed = await self.session.ledger.outcomes.commit(settlements)
         not_recorded = set[bytes]()
         for lease in committed.lost:
-            # A lost lease is no failure of the page: the lease expired while the page was loading,
+            # A lost lease is no failure of the page. The lease expired while the page was loading,
             # so only the result of the worker with the newer lease counts.
             not_recorded.add(lease.task.id)
             stats.leases_lost += 1

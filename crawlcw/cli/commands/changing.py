@@ -1,6 +1,6 @@
 """Define the commands that change tasks: `retry-failed`, `recrawl`, `ignore`, `purge`, `reset`.
 
-The commands first end the leases of dead workers, and skip tasks that live workers have leased.
+The commands first end the leases of dead workers. They skip tasks that live workers have leased.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -64,13 +64,13 @@ class Choice:
             )
 
     def confirm(self, question: str) -> None:
-        """Ask the user to confirm if there are no keys; `{}` in *question* stands for the tasks."""
+        """Ask for confirmation if there are no keys; `{}` in *question* becomes the tasks."""
         if not self.keys and not self.dry_run:
             task_text = f"{self.subject.name}{self.selection.condition}"
             confirm(question.format(task_text), yes=self.yes)
 
     async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
-        """Return the number of tasks that would change, and of tasks that live workers have leased.
+        """Count the tasks that would change; count also the tasks that live workers have leased.
 
         A change affects tasks with these *statuses*, and the leased tasks of dead workers. `count`
         writes nothing.
@@ -82,17 +82,17 @@ class Choice:
             return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
 
     async def change(self, change: Change) -> tuple[Count, int]:
-        """Change the chosen tasks; return the numbers of changed tasks and of leased tasks."""
+        """Change the chosen tasks; return how many have changed, and how many are leased."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
-            # Exclude each task that another process changes after this moment.
+            # Do not change a task that another process changes after this moment.
             task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
             return Count(number=await change(ledger, task_filter)), await _leased_count(
                 ledger, task_filter
             )
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
-        """Change or count the chosen tasks; print their number and *participle* (`deleted`)."""
+        """Change or count the chosen tasks; print, for example, `7 deleted` by *participle*."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
         self.print_count(
@@ -114,7 +114,7 @@ def _choice_command(
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], click.Command]:
     """Return a decorator that makes a command from a function that takes a `Choice`.
 
-    *everything* is the help of `--all`; if it is None, the command has no `--all`.
+    *everything* is the help text of `--all`, or None for a command without `--all`.
     """
 
     def decorate(function: Callable[..., Coroutine[Any, Any, None]]) -> click.Command:
@@ -340,7 +340,7 @@ async def recrawl(
 def _print_reopened(
     count: Count, noun: str, participle: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Print the number of tasks, *participle* (such as `tried`), and how to run spider *run*."""
+    """Print that *count* tasks will be tried (or another *participle*) again by spider *run*."""
     run_note = ""
     if run and count.number and not dry_run:
         run_note = f" by {run_command(run) or 'the next run'}"

@@ -24,7 +24,7 @@ _LONGEST_LINE = 1 << 20
 def exit_line(code: int) -> bytes:
     """Return the line with the exit code, which a worker sends last unless it has crashed.
 
-    The exit code of the process proves nothing, because the spider's code may exit with any code.
+    The exit code of the process does not show a crash, because the spider's code may set it.
     """
     return b'{"exit": %d}\n' % code
 
@@ -36,13 +36,13 @@ def code_of(reason: FinishReason | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """The counters and the condition of a worker, until the worker sends its next state."""
+    """The counters and the condition of a worker at the time when it sends this state."""
 
     counters: Counters = field(default_factory=Counters)
-    idle_reason: IdleReason | None = None  #: why the crawl waits, or None if it does not wait
+    idle_reason: IdleReason | None = None  #: why the crawl waits now, or None
     released: int = 0  #: number of tasks that the worker released at its end
     finish_reason: FinishReason | None = None  #: why the crawl ended, or None before its end
-    ending: EarlyEnd | None = None  #: why the crawl ends with open tasks, or None
+    ending: EarlyEnd | None = None  #: why the crawl ends before all tasks are done, or None
     measures: Measures | None = field(default=None, compare=False)  #: None: without metrics
 
     def line(self) -> bytes:
@@ -67,7 +67,7 @@ class WorkerState:
 
 
 class Lines(asyncio.Protocol):
-    """Passes each received line, without its line end, to *take*."""
+    """Calls the function *take* with each received line, without the line end."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.closed = asyncio.Event()

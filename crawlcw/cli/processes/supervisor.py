@@ -54,9 +54,9 @@ _NO_WAIT = timedelta(0)
 _FIRST_WAIT = timedelta(seconds=1)
 _LONGEST_WAIT = timedelta(seconds=30)
 _MAX_CRASHES = 5
-#: Time after `callback_timeout` in which a blocked worker can end itself with a stack dump.
+#: Time after `callback_timeout` in which a blocked worker can dump its stacks and exit.
 _EXTRA_SILENCE = timedelta(seconds=15)
-#: This number of seconds after the grace, the supervisor kills a worker that has not ended.
+#: The supervisor kills a worker that still runs at this number of seconds after the grace.
 _END_SILENCE = 8.0
 
 
@@ -73,8 +73,8 @@ async def crawl(
     """Crawl *spider* in worker processes until the crawl ends; return the worst exit code.
 
     *first* is a worker that already waits for its arguments, or None. The exit code also depends on
-    the faults in the report of all workers together. Calls *afterwards* with the open ledger,
-    unless the crawl was stopped at once or no worker could start the crawl.
+    the faults in the crawl's report, which is one for all workers. Calls *afterwards* with the open
+    ledger at the end, but not if a user stopped the crawl at once or no worker could start it.
     """
     async with notifying(spider.name, settings) as notice:
         # Open the ledger before the workers do, to report an error of the ledger only once.
@@ -102,12 +102,12 @@ async def crawl(
     return exit_code
 
 
-#: Settings that limit all workers together, and the finish reason when the limit is reached.
+#: The finish reason of each setting that limits all workers together.
 _SHARED_LIMITS = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
 
 
 def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
-    """Return each worker's part of `max_pages` and of `max_items`; each part is at least 1."""
+    """Divide `max_pages` and `max_items` between the workers; each part is at least 1."""
     limits = {
         name: limit for name in _SHARED_LIMITS if (limit := getattr(settings, name)) is not None
     }
@@ -123,13 +123,13 @@ class _SlotEnd:
     """The result of a worker and of its replacements after crashes."""
 
     code: int
-    finish_reason: FinishReason | None = None  #: None if the slot's last worker crashed
+    finish_reason: FinishReason | None = None  #: None if the last worker with this number crashed
 
 
 def wait_after(crashes: int) -> timedelta | None:
-    """Return how long to wait after *crashes* crashes in a row; None: do not start a worker.
+    """Return the wait after *crashes* successive crashes, or None to start no other worker.
 
-    The number of crashes is reset if a worker progresses, because its crash then has a new cause.
+    If a worker finishes a page, the caller counts from 1, because the next crash has a new cause.
     """
     if crashes >= _MAX_CRASHES:
         return None
@@ -137,7 +137,7 @@ def wait_after(crashes: int) -> timedelta | None:
 
 
 class Supervisor:
-    """Keeps the workers of a crawl running, and replaces a crashed worker in its numbered slot.
+    """Keeps the workers of a crawl running; a new worker gets the number of a crashed worker.
 
     `run` may be called once. `stop`, `stop_now` and `kill` may be called from
     signal handlers of the loop, at any time.
@@ -229,14 +229,14 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
 
-        The report is also None if an unavailable ledger ended the workers and is still unavailable.
+        The report is also None if the workers ended without a ledger, which is still unavailable.
         Raises `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
             return None
         given_up = UNAVAILABLE in (end.code for end in self._slot_ends)
         if given_up:
-            # Do not wait for the ledger, because a worker has waited and has logged the outage.
+            # Do not wait for the ledger, because a worker has waited for it and logged the outage.
             self._retry.shorten(_NO_WAIT)
         try:
             queries = retrying(self.ledger, self._retry).queries
@@ -266,7 +266,7 @@ class Supervisor:
         return merged_reason((end.finish_reason for end in self._slot_ends), is_empty=is_empty)
 
     def _follow_early_end(self, state: WorkerState) -> None:
-        """Stop all workers if one worker reports that the spider's code has ended the crawl."""
+        """Stop all workers if one worker reports that the spider's code wants to end the crawl."""
         if state.ending is not None and self._stop_order is None:
             self.stop()
 
@@ -317,12 +317,12 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _SlotEnd(code=end_code, finish_reason=worker.state.finish_reason)
-            # Read the flag now: an order to stop that comes later cannot have ended the worker.
+            # Read the flag now, because a later order to stop did not end the worker.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
             was_stopping = await self._check_stop_request() or was_stopping
-            # A blocked worker ends by a signal of this process, or by its own deadline. A signal at
-            # a shutdown of the machine kills a starting worker.
+            # A stop ends a blocked worker by a signal from this process or by the worker's
+            # deadline. If the machine shuts down, its signal kills a worker that is starting.
             by_signal = worker.was_terminated or code in (INTERRUPTED, -signal.SIGTERM)
             was_started = worker in self._workers
             if self._stopping.is_set() and (by_signal or not was_started):
@@ -374,7 +374,7 @@ class Supervisor:
             )
             return INTERNAL
         logger.log(
-            # A user needs no process id if there is only one worker.
+            # If there is only one worker, users need no process id to tell workers apart.
             logging.INFO if len(self._shares) > 1 else logging.DEBUG,
             "worker %d is process %d",
             number,
@@ -394,8 +394,8 @@ class Supervisor:
     async def _release_dead_workers(self) -> bool:
         """Release the tasks of dead workers at once, without waiting until the leases expire.
 
-        Return whether a dead worker ran only a quarantined page. The crash then counts against this
-        page; after several crashes the page is given up.
+        Return whether a dead worker ran a quarantined page alone. If so, the crash counts for this
+        page, and the page is given up after several crashes.
         """
         was_quarantined = False
         try:
@@ -412,7 +412,7 @@ class Supervisor:
     async def _check_stop_request(self) -> bool:
         """Return whether a user has run `crawlcw stop`; if so, stop all workers.
 
-        The supervisor reads the user's order because the crashed worker may not have read it.
+        The supervisor reads the user's order itself, because a crashed worker may not have read it.
         """
         try:
             control = Control.of(await self.ledger.notes.control())
@@ -429,7 +429,7 @@ class Supervisor:
         return was_stopped
 
     def _ordered_end(self) -> _SlotEnd:
-        """Return the result of an order to stop, for a worker number without a running worker."""
+        """Return the result of an order to stop, if no worker with this number is running."""
         return _SlotEnd(code=code_of(self._stop_order), finish_reason=self._stop_order)
 
 

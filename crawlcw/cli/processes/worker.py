@@ -30,12 +30,12 @@ from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
-#: Seconds between two states of a worker that has finished no page. The time is short, because the
-#: last state before a crash must show whether the worker had finished a page.
+#: Seconds between two reports (`WorkerState`) of a worker that has finished no page. The time is
+#: short, because the last state before a crash must show whether the worker had finished a page.
 _FIRST_STATE_WITHIN = 0.05
 #: Grace after the supervisor's end, if the worker has not yet opened the crawl.
 _BEGINS_WITHIN = timedelta(seconds=10)
-#: The option of prctl(2) that sets the signal for the death of the parent process.
+#: The option of prctl(2) that sets the signal that this process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -43,15 +43,15 @@ def prepare() -> None:
     """Prepare this process as a worker, before any code of the spider runs."""
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
     if sys.platform == "linux":
-        # When the parent is killed, SIGCONT resumes a worker that Ctrl-Z has suspended.
+        # If the supervisor is killed, SIGCONT resumes this worker if Ctrl-Z has suspended it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 class Supervision:
     """The supervisor at the other end of a worker's channel.
 
-    A thread reads orders and notices the supervisor's end, because the spider's code may block the
-    event loop. Orders and the supervisor's end set the deadline of this process.
+    A separate thread waits for orders and for the supervisor's end, because the spider's code may
+    block the event loop. Orders and the supervisor's end set the deadline of this process.
     """
 
     def __init__(self, channel: int) -> None:
@@ -65,14 +65,14 @@ class Supervision:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
-        """Let the supervisor's orders end *crawl*, also orders that came before this call."""
+        """Let the supervisor's orders end *crawl*; obey orders that came before this call too."""
         self._grace = grace
         self._crawl, self._loop = crawl, asyncio.get_running_loop()
         for order in list(self._orders):
             self._obey(order)
 
     def send_exit_code(self, command: Callable[[], int]) -> int:
-        """Run *command*, and send its exit code to the supervisor unless it is `INTERNAL`.
+        """Run *command*, and send its exit code to the supervisor, except the code `INTERNAL`.
 
         An internal error counts as a crash.
         """
@@ -82,7 +82,7 @@ class Supervision:
         return code
 
     def send(self, line: bytes) -> None:
-        """Send *line* after the unsent part of the last line; wait until the supervisor reads."""
+        """Send the rest of the previous line, and then *line*; wait until the supervisor reads."""
         # Ignore the error of an ended supervisor, because this process will soon end too.
         with suppress(OSError):
             self._channel.sendall(self._unsent + line)
@@ -125,7 +125,7 @@ class Supervision:
 
 
 def _discard_output() -> None:
-    # Replace stdout and stderr, which have no reader, so that the user's processes do not fail.
+    # Replace stdout and stderr, because a child process of the spider would fail without a reader.
     null_descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_descriptor, 1)
     os.dup2(null_descriptor, 2)
@@ -139,8 +139,8 @@ class _Pipe(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            # If a callback prints before this process notices the supervisor's end, the page must
-            # not fail.
+            # Raise no error, because a callback may print before this process notices the
+            # supervisor's end.
             return len(data)
 
 

@@ -36,7 +36,7 @@ class WorkerProcess:
     def __init__(
         self, number: int = 1, *, on_state: Callable[[WorkerState], None] = lambda _: None
     ) -> None:
-        """Run in slot *number*. Call *on_state* with each state that the worker sends."""
+        """*number* is the worker's number; *on_state* is called with each state that it sends."""
         self.number = number
         self.state = WorkerState()  #: the last received state
         self._on_state = on_state
@@ -50,7 +50,7 @@ class WorkerProcess:
         self._orders: socket.socket  #: socket for orders, set by `start`
         self._connections: list[asyncio.BaseTransport | socket.socket] = []
         self._silence: Silence | None = None  #: None: no state yet
-        self._has_new_state = False  #: whether the worker has sent a state since the last check
+        self._has_new_state = False  #: whether the worker has sent a state since the last `silent`
 
     @property
     def pid(self) -> int:
@@ -62,8 +62,8 @@ class WorkerProcess:
     ) -> None:
         """Start a worker process, or use the waiting *process*.
 
-        *share* maps names of settings to the worker's limits. *started_at* is the supervisor's
-        start by the ledger's clock.
+        *share* has the worker's part of each limit, by the name of the setting. *started_at* is the
+        supervisor's start by the ledger's clock.
 
         Raises `OSError` if no process can be created.
         """
@@ -84,8 +84,8 @@ class WorkerProcess:
 
     def send_order(self, order: FinishReason, *, grace: timedelta) -> None:
         """Order the worker to end within *grace*, unless the worker has ended. Idempotent."""
-        # Ignore the error of a process that has ended. Send the order by the socket: an asyncio
-        # transport that cannot write would also stop reading, and lose the worker's last lines.
+        # Ignore the error of a process that has ended. Send the order by the socket, because a
+        # transport of asyncio closes at a failed write, and would lose the worker's last lines.
         with suppress(OSError):
             self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
 
@@ -97,7 +97,7 @@ class WorkerProcess:
 
     def signal_group(self, signal_number: signal.Signals) -> None:
         """Send a signal to the worker and its child processes, unless the worker has ended."""
-        # The system does not reuse the id of the worker's group before this process calls wait(2).
+        # The system gives the worker's group id to no other process before this one calls wait(2).
         if self._running_process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
@@ -125,8 +125,8 @@ class WorkerProcess:
         """Return the exit code of a worker that has ended, or None if the worker crashed."""
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_terminated and reason is not None:
-            # The worker had finished the crawl, and only the spider's code kept the process
-            # running.
+            # The worker had finished the crawl; this process ended it because the spider's code
+            # still ran.
             return code_of(reason)
         return self.exit_code
 
@@ -136,7 +136,7 @@ class WorkerProcess:
         return self._silence is not None
 
     def silent(self) -> float:
-        """Return the seconds since the last state; call this method every `POLL_EVERY` seconds."""
+        """Return the seconds since the last state, if called every `POLL_EVERY` seconds."""
         now, has_new_state = time.monotonic(), self._has_new_state
         if self._silence is None:
             self._silence = Silence(now=now, interval=POLL_EVERY) if has_new_state else None
@@ -158,7 +158,7 @@ class WorkerProcess:
 
 async def end_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of *process*; return its exit code."""
-    # Wait in a thread: the event loop does not watch a process that started before the loop.
+    # Wait in a thread, because the event loop may have started after *process*, and not watch it.
     return await anyio.to_thread.run_sync(
         process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )
