@@ -1,8 +1,8 @@
 """Change or delete many tasks at once, without a lease of the tasks.
 
-A bulk change runs in batches, so a change of a million tasks neither blocks the ledger nor takes
-too long. The ledger reads a batch of tasks, and then changes each task only if the task still
-passes the filter. So a bulk change skips tasks that another process has claimed since the read.
+A bulk change runs in batches, so that other writers never wait long, even if a million tasks
+change. The ledger reads a batch of tasks, and then changes each task only if the task still passes
+the filter. So a bulk change skips tasks that another process has claimed since the read.
 """
 
 import secrets
@@ -62,7 +62,7 @@ class Admin:
         self._unwoken = False
 
     async def retry_failed(self, selection: TaskFilter) -> int:
-        """Set failed tasks to `todo`, due now, as if never tried; return their number.
+        """Set failed tasks to `todo` and due now, as if never tried; return their number.
 
         `retry_failed` changes the tasks in *selection* that failed or were ignored after a failure,
         but not tasks that were ignored as refused or out of scope. Leased tasks never change.
@@ -71,7 +71,7 @@ class Admin:
         return await self._change(RETRY, _failures(selection))
 
     async def count_failed(self, selection: TaskFilter) -> Count:
-        """Return the number of tasks that `retry_failed` would change, or a lower bound of it."""
+        """Return how many tasks `retry_failed` would change, or a lower bound of this number."""
         return await counted(self._store, _failures(selection))
 
     async def withdraw(self, selection: TaskFilter, *, reason: Reason) -> int:
@@ -88,11 +88,11 @@ class Admin:
         """Set tasks without a lease to `todo`, due now, and reset attempts; return their number.
 
         A task whose lease has expired counts as not leased. If *stage* is given, it becomes the
-        stage of tracked tasks. With *deletes_results* the results of tracked tasks are deleted. A
-        spider's pages keep their callbacks and hosts, and `Hosts.wake_all` wakes the hosts.
-        `reopen` raises each task's fence by one, so that earlier reads and claims no longer match.
-        `reopen` skips tasks whose status changed at or after `selection.changed_before`, or after
-        the call, so it may be repeated.
+        stage of tracked tasks. If *deletes_results* is true, `reopen` deletes the results of
+        tracked tasks. A spider's pages keep their callbacks and hosts, and `Hosts.wake_all` wakes
+        the hosts. `reopen` raises each task's fence by one, so that earlier reads and claims no
+        longer match. `reopen` skips tasks whose status changed at or after
+        `selection.changed_before`, or after the call, so it may be repeated.
         """
         extra_fields: dict[str, Any] = {}
         if self._store.kind.tracked:
@@ -103,13 +103,13 @@ class Admin:
     async def revisit(self, selection: TaskFilter) -> int:
         """Set finished or ignored pages to `todo`, due now; return their number.
 
-        A page keeps the record of its last visit. A page keeps its items until another visit has
+        A page keeps the record of its last visit. A page keeps its items until its next visit has
         ended. `revisit` treats fences, hosts and later changes of tasks as `reopen` does.
         """
         return await self._change(REVISIT, [selection])
 
     async def revisit_due(self) -> int:
-        """Set to `todo` all pages whose next visit is due, like `revisit`; return their number.
+        """Set to `todo` all pages whose next visit is due; return the number of these pages.
 
         `revisit_due` takes one index seek if no page is due, and may be repeated after an error.
         """
@@ -122,8 +122,8 @@ class Admin:
         # Each read returns pages that this loop has not changed yet, because a changed page no
         # longer matches `due_tests`.
         while ids := await self._store.reading(_to_revisit, due_tests):
-            # Set the flag before the write, because the next call no longer finds these pages if
-            # the reply to the write is lost.
+            # Set `_unwoken` before the write. If the reply to the write is lost, the next call no
+            # longer finds the changed pages, but must still wake their hosts.
             self._unwoken = REVISIT.wakes_hosts
             changed_count += await self._store.writing(
                 _change_all, ids, due_tests, edit_of(REVISIT, now)
@@ -186,8 +186,8 @@ class Admin:
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
-        # Change the note `fed` last. Until this note changes, a running crawl skips links to the
-        # tasks that the crawl has added.
+        # Change the note `fed` last, because running crawls watch it. Until this note changes, a
+        # running crawl skips links to the tasks that the crawl has added.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
@@ -200,7 +200,7 @@ class Admin:
         await self._store.drop()
 
     async def mend(self, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a task or host if it still equals *document*; return whether they were set.
+        """Set fields if the stored task or host still equals *document*; return whether it does.
 
         *change* has fields of `TASK_STATE` or `HOST_STATE`; None removes a field.
         """
@@ -209,8 +209,8 @@ class Admin:
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Set `refused-depth` tasks to `todo`, due now; return the number of these tasks.
 
-        Only tasks up to *max_depth* change; if it is None, tasks of any depth change. `Hosts.wake`
-        wakes the hosts of these tasks. A caller may repeat the change, which runs in batches.
+        Tasks up to *max_depth* change, or all of them if *max_depth* is None. `Hosts.wake` wakes
+        the hosts of these tasks. A caller may repeat the change, which runs in batches.
         """
         now = self._store.now()
         ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)
@@ -244,7 +244,7 @@ class Reopening:
         tests = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
-            # If this write is delayed, it must not change tasks whose outcome came after this call.
+            # A delayed write must not change tasks that got their outcome after this call.
             "update_time": AtMost(now),
         }
         writes = [
@@ -276,8 +276,8 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
     for status in RETRY.from_statuses:
         failed = selection.with_statuses([status])
         retried = [reason for reason in Reason if transitions.retries(status, reason)]
-        # Do not filter by reason if all reasons can be retried, so that tasks without a reason, or
-        # with a reason of a newer crawlcw, match too.
+        # If all reasons can be retried, leave out the filter by reason. Then tasks without a
+        # reason, and tasks with a reason of a newer crawlcw, match too.
         if len(retried) < len(Reason):
             selected_reasons = Reason if failed.reasons is None else failed.reasons
             failed = replace(

@@ -44,7 +44,7 @@ from crawlcw.model.transitions import BulkChange
 SCAN_LIMIT = 50_000
 _MAX_RESUMES = 5
 _LAST_CODE_POINT = 0x10FFFF
-#: No text that is stored as UTF-8 contains a surrogate.
+#: Surrogates never occur in a text that is stored as UTF-8, so `beginning_with` skips them.
 _SURROGATES = range(0xD800, 0xE000)
 #: The URL of every page begins with this text, because its scheme is `http` or `https`.
 _EVERY_SCHEME = "http"
@@ -53,7 +53,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def where_of(selection: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
-    """Return the tests of a task filter in the form of `port.Where`; leave out `ids`."""
+    """Return the tests of a task filter, except its `ids`, in the form of `port.Where`."""
     selection = simplified(selection, kind)
     is_bound = selection.changed_since is not None or selection.changed_before is not None
     tests = {
@@ -113,12 +113,12 @@ def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
 
 
 def after_key(key: str | None) -> Where:
-    """Return a test that documents after *key* pass; if *key* is None, all documents pass."""
+    """Return a test for documents with a key above *key*, or for all if *key* is None."""
     return {} if key is None else {"_id": After(key)}
 
 
 async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do the read *work*; repeat it a few times while the ledger is unavailable."""
+    """Call *work* for a read; repeat the call a few times while the ledger is unavailable."""
     for _ in range(_MAX_RESUMES):
         with suppress(LedgerUnavailableError):
             return await store.reading(work, *args, **kwargs)
@@ -139,11 +139,11 @@ async def walk(
     batch_size: int,
     ids: Collection[bytes] | None = None,
 ) -> AsyncGenerator[list[bytes], None]:
-    """Yield batches of *ids*, or of the ids of chosen tasks, the last changed task first.
+    """Yield batches of *ids*, or, if *ids* is None, of the ids of the tasks that pass *where*.
 
-    *run_read* calls a function that reads the ledger, see `port.Store.reading`. A later write must
-    test each task again, because `walk` does not read the tasks of *ids*, and other tasks may have
-    changed since the read.
+    Without *ids*, the last changed task comes first. *run_read* calls a function that reads the
+    ledger, as `port.Store.reading` does. A later write must test each task again, because `walk`
+    does not test *ids*, and a task that `walk` has read may have changed since then.
     """
     if ids is not None:
         for batch in batches(dict.fromkeys(ids), batch_size):
@@ -180,8 +180,8 @@ def beginning_with(prefix: str) -> Within:
 def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:
     """Return the filter with the host of its URL prefix, so that a store uses the host's index.
 
-    The returned filter has no prefix if every URL begins with the prefix. The filter does not
-    change if the URL prefix ends within the host's name, or if the tasks have keys instead of URLs.
+    If every URL begins with the prefix, the result has no prefix. The filter does not change if the
+    URL prefix ends within the host's name, or if the tasks have keys instead of URLs.
     """
     if kind.tracked or not selection.url_prefix:
         return selection

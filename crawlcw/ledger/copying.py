@@ -32,8 +32,8 @@ class Part(StrEnum):
 #: Name of the note that marks a ledger whose copy is incomplete.
 UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
-#: Number of documents in one read; the numbers are small, because a host has a robots.txt, and a
-#: session may have thousands of cookies.
+#: Number of documents in one read. One read has only a few hosts and sessions, because a host has a
+#: robots.txt, and a session may have thousands of cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10, Part.ITEM_KEYS: 1_000}
 #: Names of fields that a document has even if the value is null; other null fields are left out.
 _NULLABLE_FIELDS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
@@ -45,7 +45,7 @@ _DIGEST_COUNT = 1 << (8 * _DIGEST_BYTES)
 
 
 class LedgerContents(Protocol):
-    """Reads and writes tasks and blobs, which each store keeps in its own form."""
+    """Reads and writes tasks and blobs. Each store keeps tasks and blobs in its own form."""
 
     def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
         """Yield all tasks, or all blobs, as `LedgerCopier.read` describes them."""
@@ -108,7 +108,7 @@ def _table(tables: LedgerTables, part: Part) -> Table:
 
 
 def _copied(part: Part, document: Document) -> Document:
-    """Return a document without fields that only one store, or only this ledger, needs."""
+    """Return a document without the fields that a ledger in another store does not need."""
     nulls = _NULLABLE_FIELDS.get(part, ())
     copied_document = {
         name: value for name, value in document.items() if value is not None or name in nulls
@@ -150,7 +150,7 @@ class Digest:
 
 
 def _comparable(value: object) -> dict[str, str]:
-    # Compare times as ISO texts, because the drivers use different classes for time zones.
+    # Compare times as ISO texts, because the `repr` of a time differs between the drivers.
     text = value.isoformat() if isinstance(value, datetime) else repr(value)
     return {type(value).__name__: text}
 

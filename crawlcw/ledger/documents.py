@@ -47,9 +47,9 @@ A tracked task also has these fields:
     woken        time of the last write that made the task due without an outcome (on MongoDB,
                  to distinguish this write from a renewal)
 
-A value that is too large is stored as a blob outside of its task's document, which has
-`{%blob: id, size: n}` instead. A time without a zone is stored as `{%naive: ISO text}`,
-because the date type of a store always has a zone.
+A value that is too large is stored as a blob. The task's document then has `{%blob: id, size: n}`
+in its place. A time without a zone is stored as `{%naive: ISO text}`, because the date type of a
+store always has a zone.
 
 Keys from a spider or a page are escaped (`$`, `.`, NUL and `%` as `%24`, ...), so that a key can
 become neither an operator nor a field path of MongoDB.
@@ -91,7 +91,7 @@ TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("
 #: Names of further task fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
 #: Every task's document has these fields, with the unchanged values of a `Task`. A document leaves
-#: out other fields that are None, because MongoDB would include null in the indexes of due tasks.
+#: out every other field that is None, because MongoDB would add a null to the indexes of due tasks.
 _PLAIN_FIELDS = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
@@ -113,7 +113,7 @@ _NUMBER_FIELDS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _STORED_CLASSES = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _STORED_CLASSES}
-#: Keys that mark a special value; an escaped key never begins with `%b` or `%n`.
+#: Key of a reference to a blob. An escaped key of a page never begins with `%b` or `%n`.
 _BLOB_KEY = "%blob"
 #: Key of a time without a zone, stored as ISO 8601 text; dates of a store have a time zone.
 _NAIVE_TIME_KEY = "%naive"
@@ -211,7 +211,7 @@ def blobs(document: Mapping[str, Any]) -> list[str]:
 
 
 def results_document(results: Mapping[str, Any]) -> Document:
-    """Return the results of a task's stages, by stage; names of stages need no escaping."""
+    """Return the results of a task by stage; names of stages need no escaping."""
     return {stage: value_document(result) for stage, result in results.items()}
 
 
@@ -316,8 +316,8 @@ def host_document(host: Host) -> Document:
 def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
     """Return the fields that a host's owner writes; a field with the value None is removed.
 
-    The result has no robots record if *previous* has the same record, because the record is by far
-    the largest part of a host and changes only once a day.
+    The result leaves out the robots record if *previous* has the same record. The record is by far
+    the largest part of a host, and changes only once a day.
     """
     host_fields = _fields(host, (*_OF_HOST, "not_before"))
     host_fields["given_up"] = str(host.given_up) if host.given_up is not None else None
@@ -328,7 +328,7 @@ def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
         host_fields["robots"] = (
             None
             if record is None
-            # Clean the robots.txt, because a store refuses a batch with a lone surrogate.
+            # Remove lone surrogates from the robots.txt, because a store refuses a batch with one.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),
@@ -376,7 +376,7 @@ def _origin(origin_fields: Mapping[str, Any]) -> Origin:
 
 def urls_of(scheme: str | None) -> tuple[str, str]:
     """Return a lower bound and an exclusive upper bound of URLs with *scheme*, or of all URLs."""
-    # In code points, '0' follows '/', and 'i' follows all texts that begin with 'http'.
+    # The upper bounds work because '0' is the code point after '/', and 'i' is after 'h'.
     return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 
 

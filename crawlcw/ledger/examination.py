@@ -55,7 +55,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A violation of a rule by a document or by the store, with its repair."""
+    """A rule that a document or the store violates, and the write that repairs the document."""
 
     kind: Kind
     detail: str  #: description of the violation; may contain text of the ledger
@@ -89,7 +89,7 @@ class Inspection(ABC):
 
     @abstractmethod
     async def write_refusal(self) -> str | None:
-        """Try a write that changes nothing; return why the store refuses it, or None.
+        """Try a write that changes nothing; return why the store refuses it; None if it succeeds.
 
         `write_refusal` reads no task, so its time does not depend on the number of tasks. Raises
         `LedgerUnavailableError`.
@@ -102,7 +102,7 @@ class Inspection(ABC):
     async def examine(
         self, part: Part, *, wanted_ids: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield all documents of a part, or those with the ids in *wanted_ids*, in constant memory.
+        """Yield a part's documents with the ids *wanted_ids*, or all of them, in constant memory.
 
         Each document is read by one query, as `port.Raw.read` describes. The result may lack
         documents that are added during the call. A document that is not a task may have an `_id` of

@@ -1,6 +1,6 @@
 """Wake hosts, give hosts up, read the states of hosts, and write the states of leased hosts.
 
-Each store has subclasses that lease ready hosts, and that find each host's first due task.
+The subclasses of each store find each host's first due task, and lease ready hosts.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Hosts(ABC):
         self._store = store
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Add unknown hosts; make hosts without a lease ready at the times in *dues* or earlier.
+        """Add unknown hosts; make hosts without a lease ready at their times in *dues* or earlier.
 
         A host that pauses after a failure becomes ready at its `not_before`, so new links to the
         host do not end the pause. A worker that makes a task due calls `wake` after the task is in
@@ -111,7 +111,7 @@ class Hosts(ABC):
         return await self._change_waiting(host, waiting_tests, edit)
 
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
-        """Change waiting tasks of a host by an edit that removes these tasks from the index range.
+        """Change waiting tasks of a host; *edit* moves each changed task out of the index range.
 
         Each batch begins where the last batch ended, so that leased tasks are not read again.
         """
@@ -133,14 +133,14 @@ class Hosts(ABC):
             last_name = batch[-1]["_id"]
 
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
-        """Return up to *limit* leased hosts, and up to *limit* hosts that become ready last.
+        """Return up to *limit* leased hosts, and up to *limit* hosts with the latest `ready_at`.
 
-        The returned hosts have no robots.txt. One short index scan reads each list.
+        The returned hosts have no robots.txt. One short index scan reads each of the two lists.
         """
         leased_hosts, waiting = await self._store.reading(_busiest, limit)
         return (
             [documents.host(host) for host in leased_hosts],
-            # This index has leased hosts too, but near its end, because leases end soon.
+            # The scan may return leased hosts too, but few, because leases end soon.
             [documents.host(host) for host in waiting if host["owner"] is None],
         )
 
@@ -163,7 +163,7 @@ class Hosts(ABC):
         return hosts
 
     async def next_ready(self) -> datetime | None:
-        """Return when the first host becomes ready or the first lease ends; None without work."""
+        """Return when a host next becomes ready or a lease next ends; None if no host has work."""
         hosts = await self._store.reading(
             lambda tables: tables.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
         )
@@ -187,7 +187,7 @@ class Hosts(ABC):
 
 
 async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
-    """Add new hosts, and make known hosts ready in time; return whether all writes succeeded.
+    """Add new hosts, and make known hosts ready at their due time; return if all writes succeeded.
 
     A leased host needs no write. If the host's owner releases the host after this read, the owner
     finds the new tasks in the ledger itself.
@@ -215,7 +215,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
     next_name = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, next_name), "owner": None}
     fields = {"ready_at": now, **_NO_FAILURES}
-    # Keep the `not_before` of hosts without failures, because it ends a delay between requests.
+    # Keep the `not_before` of a host without failures, because it delays only the next request.
     number = await tables.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
     return number + await tables.hosts.change_where(
@@ -226,7 +226,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
 async def _change_next(
     tables: LedgerTables, index_range: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
-    """Change the first tasks in an index range; return their number, and the rest of the range."""
+    """Change the first tasks in an index range; return their number, and the range after them."""
     tasks = await tables.tasks.scan(
         {**waiting, **index_range},
         by=Path.HOST_DUE,
@@ -266,7 +266,7 @@ async def _due(tables: LedgerTables, last_host: str, limit: int) -> list[str]:
         )
         if not tasks:
             break
-        # The next read starts after the last host, so it skips further tasks of this host.
+        # The next read starts after this host, so it skips the other tasks of the host.
         last_host = tasks[-1]["host"]
         names |= dict.fromkeys(task["host"] for task in tasks)
     return [*names][:limit]
@@ -284,11 +284,11 @@ class HostLeases(ABC):
         self._unconfirmed: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
-        """Lease up to *limit* ready hosts, the longest ready first.
+        """Lease up to *limit* ready hosts; the host that has been ready longest comes first.
 
-        A host is ready from its `ready_at` time on, which is the time of a wake-up or the end of an
-        expired lease. At any time at most one process holds the lease of a host. Each lease raises
-        the host's epoch by one and sets its `ready_at` to the lease's end.
+        A host is ready from the time `ready_at` on. A wake-up sets this time, and a lease sets it
+        to the end of the lease. At any time at most one process holds the lease of a host. Each
+        lease raises the host's epoch by one.
         """
         if limit < 1:
             return []
@@ -314,7 +314,7 @@ class HostLeases(ABC):
         """Lease up to *limit* ready hosts until *end*, with *token* as the token of the leases."""
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """Extend the leases to *lease* from now; return the names of hosts whose lease is lost."""
+        """Let the leases end *lease* after now; return the names of hosts whose lease is lost."""
         # A delayed renewal must not shorten a lease that a later renewal has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
         return await self._store.writing(
@@ -336,12 +336,12 @@ class HostLeases(ABC):
         return await self._store.writing(_write_edits, edits)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """End leases, and write the states as `save` does; return the hosts whose lease is lost.
+        """Write states as `save` does, and end leases; return names of hosts whose lease is lost.
 
         A released host is ready at the `ready_at` of its state. If `ready_at` is None, the host is
-        ready only after a wake-up. A wake-up during the lease is not lost, because `release` then
-        reads the host's earliest due task and wakes the host for this task. `release` does not wake
-        a host that is ready now, or that will be ready at its `not_before`.
+        ready only after a wake-up. After the write `release` reads the host's earliest due task and
+        wakes the host for this task, because `wake` does not change a leased host. `release` does
+        not wake a host that is ready now, or that will be ready at its `not_before`.
         """
         edits = []
         for lease, state in states:
@@ -368,8 +368,8 @@ async def _adopt(
     tables: LedgerTables, tokens: Sequence[str], now: datetime, limit: int
 ) -> list[HostLease]:
     """Return the leases that the ledger granted to earlier calls whose reply was lost."""
-    # Send a write that changes nothing to the hosts that were ready longest. It returns only after
-    # the ledger has committed every earlier lease of these hosts.
+    # Send a write that changes nothing to the hosts that were ready longest. The write returns only
+    # after the ledger has committed every earlier lease of these hosts.
     where = {"ready_at": AtMost(now)}
     hosts = await tables.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(host["_id"] for host in hosts)
@@ -401,7 +401,7 @@ async def _write_edits(tables: LedgerTables, edits: Sequence[tuple[HostLease, Ed
 
 
 def _is_written(lease: HostLease, edit: Edit, document: Document) -> bool:
-    """Return whether the lease is not lost: it still holds the host, or its release is recorded."""
+    """Return whether the ledger has this release, or, for another edit, still has the lease."""
     if "released" in edit.set:
         return document.get("released") == lease.epoch
     return (document.get("owner"), document.get("epoch")) == (lease.token, lease.epoch)

@@ -2,13 +2,12 @@
 
 A key is reserved before the outcome with its item is committed:
 
-    _id       digest of the key, in hex
-    task      id of the task that has the key, in hex
-    fence     fence of the lease under which the task reserved the key
-    previous  id of the task from which it took the key, if that task had recorded an item
+    _id       digest of the key, in hex task      id of the task that has the key, in hex fence
+    fence of the lease under which the task reserved the key previous  id of the task that had the
+    key before, if that task had recorded an item
 
-The task has the key if it has committed an outcome since the reservation, or still has that lease.
-A reservation whose worker has crashed is free, so that another task may reserve the key.
+The task has the key if it has committed an outcome since then, or still has the lease of this
+fence. A reservation whose worker has crashed is free, so that another task may reserve the key.
 """
 
 from collections.abc import Mapping
@@ -21,10 +20,10 @@ from crawlcw.model.task import Lease, Status
 
 @dataclass(slots=True)
 class Reserved:
-    """The keys that other tasks have."""
+    """Result of a reservation: the keys that other tasks have or had."""
 
-    refused: set[str] = field(default_factory=set)  #: keys that keep their tasks
-    #: Keys that were taken from the items of other tasks, by the id of that task.
+    refused: set[str] = field(default_factory=set)  #: keys that stay with other tasks
+    #: Keys that were taken from a task that had recorded an item, by the id of that task.
     replaced: dict[bytes, set[str]] = field(default_factory=dict)
 
 
@@ -37,14 +36,14 @@ class ItemKeys:
     async def reserve(self, lease_by_key: Mapping[str, Lease], *, replace: bool) -> Reserved:
         """Reserve keys for the tasks of leases; return which keys other tasks have.
 
-        With *replace*, a key is also taken from a task that has recorded its item; the caller must
-        then remove that item. A task that may commit at this moment keeps its keys. The call is
-        idempotent.
+        With *replace*, `reserve` also takes a key from a task that has recorded an item with this
+        key; the caller must then remove this item. A task whose worker may be committing its
+        outcome keeps its keys. The call is idempotent.
         """
         return await self._store.writing(_reserve, lease_by_key, replace)
 
     async def release(self, lease: Lease) -> int:
-        """Release the keys that the task of *lease* reserved by earlier leases only."""
+        """Release the keys that the task reserved under leases before *lease*."""
         return await self._store.writing(_release, lease)
 
 

@@ -1,8 +1,8 @@
 """Store large items and blobs of tracked tasks outside of the documents of the tasks.
 
 A large item is a document of `<spider>.items`, whose key is the task, the fence and the number of
-the item. The task's document has null instead of the item; its `items_from` has the fence of the
-item. If the ledger keeps items of earlier visits, all items are in `<spider>.items`, and the task's
+the item. The task's document has null in place of the item, and the item's fence in `items_from`.
+If the ledger keeps items of earlier visits, all items are in `<spider>.items`, and the task's
 `versions` has the fences of all items. A blob is a file of the GridFS bucket `<name>.blobs`.
 """
 
@@ -30,7 +30,7 @@ _MAX_INSIDE_BYTES = 8 << 20  #: maximum size of all items in a task's document
 #: Maximum bytes and number of items in one command, so that it ends far below its time limit.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 1_000
-#: Time limit for the transfer of a value: these seconds, and one more second for each MiB.
+#: Seconds for the transfer of a value; each MiB of the value adds one second.
 _REPLY_WITHIN = 10.0
 _MIN_BYTES_PER_SECOND = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
@@ -49,8 +49,8 @@ async def placed(
 ) -> tuple[list[Document | None], list[OutsideItem]]:
     """Return a task's items with null for each large item, and the items for `<spider>.items`.
 
-    With *all_outside* the small items are stored outside of the task as well, so that they remain
-    when a later visit replaces the task's items. Raises an exception of `UNENCODABLE` for an item
+    With *all_outside* the small items are in `<spider>.items` too, so that all items remain when a
+    later visit replaces the task's items. Raises one of the exceptions `UNENCODABLE` for an item
     that the store cannot hold.
     """
     inside_bytes = 0
@@ -111,7 +111,7 @@ class Items:
     async def write(self, outside_items: Sequence[OutsideItem]) -> dict[int, str]:
         """Store items outside of their tasks; return error messages by the index of refused items.
 
-        A stored item becomes visible when its fence is in the task's `items_from` or `versions`.
+        A stored item becomes visible when `items_from` or `versions` of its task has its fence.
         """
         refused: dict[int, str] = {}
         start = 0
@@ -130,7 +130,7 @@ class Items:
         return refused
 
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
-        """Delete items in `<spider>.items` whose visit is no longer kept by the task.
+        """Delete the items in `<spider>.items` of visits that their task no longer keeps.
 
         If the process dies before the deletion, the next visit of the page deletes the items.
         """
@@ -144,14 +144,15 @@ class Items:
             sources = [*(task.get("versions") or ()), task.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
             first_fence = min(fences, default=task["settled"])
-            # Keep items with later fences, because a worker may soon commit their task.
+            # Keep items with later fences, because a worker may have written them before the
+            # outcome that it is about to commit.
             deletion_filters.append(_of_visits(task["_id"], 0, first_fence))
         if deletion_filters:
             await self._store.items.delete_many({"$or": deletion_filters}, hint="_id_")
 
 
 def _replaces(settlement: Settlement) -> bool:
-    # Use `settled` as the test, because a reopened page has no visit but may still have items.
+    # Test `settled`, because a reopened page has no visit but may still have items.
     return settlement.change.items is not None and settlement.lease.task.settled > 0
 
 
@@ -166,8 +167,8 @@ def _rows(
 
 
 def _of_visits(task_id: bytes, first: int, end: int) -> Document:
-    """Return a filter of a task's items whose fence is at least *first* and below *end*."""
-    # An id without the number `n` sorts before all ids with a number.
+    """Return a filter for the items of a task with fences from *first* to below *end*."""
+    # The bounds lack the field `n` (number of the item), so they sort before all ids with it.
     return {
         "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}
     }
@@ -223,7 +224,7 @@ class Blobs:
         for start in range(0, len(files), BATCH):
             id_test = {"$in": files[start : start + BATCH]}
             # Delete the files before their chunks, because a file without chunks would be broken.
-            # Delete the chunks even if the file is gone, because an earlier call may have died
-            # here.
+            # Delete the chunks even if the file is gone, because a process may have died between
+            # the two deletions.
             await self._store.blob_files.delete_many({"_id": id_test}, hint="_id_")
             await self._store.blob_chunks.delete_many({"files_id": id_test})

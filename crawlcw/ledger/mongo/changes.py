@@ -72,7 +72,7 @@ class Changes:
 
 
 async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Open the stream; if the caller is cancelled, wait a moment for the stream and close it."""
+    """Open the stream; if the caller is cancelled, wait a moment until it is open, and close it."""
     # Shield the call, because PyMongo loses the socket if it is cancelled while it connects.
     future = asyncio.ensure_future(coroutine)
     try:
@@ -96,7 +96,7 @@ async def _has_change(stream: Any) -> bool:
         with pymongo.timeout(_MAX_AWAIT + _REPLY_WITHIN):
             change = await stream.try_next()
     except OperationFailure as error:
-        # The stream was open, so the error means that the stream has ended.
+        # An error of the server means that the stream has ended, because the stream was open.
         raise LedgerUnavailableError(sentence(error)) from error
     if change is None and not stream.alive:
         raise LedgerUnavailableError("the change stream has ended")

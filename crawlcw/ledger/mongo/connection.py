@@ -65,7 +65,7 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
 
 
 def _without_secrets(message: str, url: str) -> str:
-    """Return the driver's message without any text that may be a part of a password."""
+    """Return the driver's message; replace each quoted text that may be a part of a password."""
     credentials = url.rpartition("@")[0]
     return _QUOTED.sub(lambda m: "'***'" if m[2] in credentials or "@" in m[2] else m[0], message)
 
@@ -73,7 +73,7 @@ def _without_secrets(message: str, url: str) -> str:
 def _with_option_name(error: Exception, url: str) -> str:
     """Return the driver's message with the name of the option that the driver does not know.
 
-    The driver leaves the name out, because it may be the end of a password that contains an `&`.
+    The driver leaves the name out, because the name may be the end of a password with an `&`.
     """
     options = url.rpartition("@")[2].partition("?")[2]
     names = (option.partition("=")[0] for option in re.split("[&;]", options))
@@ -94,7 +94,7 @@ def _client(url: str, driver: str) -> Any:
         "timeoutMS": 10_000,
         "serverSelectionTimeoutMS": 5_000,
         # Turn off the driver's retries, which would cost the server a second write for each claim.
-        # The callers repeat a failed operation, because every operation may be sent twice.
+        # The callers repeat a failed operation, because every operation is idempotent.
         "retryWrites": False,
         "appname": "crawlcw",
     }
@@ -106,8 +106,8 @@ def _client(url: str, driver: str) -> Any:
 
 async def close_client(client: Any) -> None:
     """Close a client of either driver."""
-    # Limit the time, because `close` ends the driver's sessions at the server and would wait for
-    # ever for a frozen server: `timeoutMS` does not apply to `close`.
+    # Limit the time, because `close` ends the driver's sessions at the server, and `timeoutMS` does
+    # not apply to `close`. Without a limit `close` would wait for ever for a frozen server.
     with pymongo.timeout(_CLOSE_TIMEOUT), suppress(TimeoutError):
         await awaited(client.close())
 
@@ -140,11 +140,11 @@ def mapped() -> Iterator[None]:
 
 
 def refusals(error: BulkWriteError) -> dict[int, str]:
-    """Return the server's message for each refused write, by the write's index in the bulk."""
+    """Return a map from the index of each refused write in the bulk to the server's message."""
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise LedgerUnavailableError(sentence(error)) from error
-    # A duplicate key is no refusal, because another upsert has just added the same document.
+    # Leave out duplicate keys, because then another upsert has just added the same document.
     return {
         e["index"]: str(e["errmsg"])[:500]
         for e in details.get("writeErrors", ())

@@ -1,4 +1,4 @@
-"""Read and write tasks with their results, and blobs, unchanged for a copy of a ledger."""
+"""Read and write unchanged tasks, their results and blobs for a copy of a ledger."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -63,7 +63,7 @@ class LedgerContents:
         task = {name: value for name, value in document.items() if name not in _MONGO_ONLY_FIELDS}
         if "items" in task:
             task["items"] = await self._items.stored_items(document)
-            # Leave the fence out, because only MongoDB needs it to find large items.
+            # Leave out the visit's fence, because only MongoDB needs the fence to find large items.
             source = document["items_from"]
             task["items_from"] = {name: source[name] for name in source if name != "fence"}
         if "versions" in task:
@@ -92,7 +92,7 @@ class LedgerContents:
 
 
 async def _placed(task: Document, outside_items: list[OutsideItem]) -> Document:
-    """Return a task with the items that fit into it; add all other items to *outside_items*."""
+    """Return the task with its small items; add its large items to *outside_items*."""
     task = dict(task)
     if "items" in task:
         fence = task["settled"]

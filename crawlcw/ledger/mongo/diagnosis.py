@@ -17,7 +17,7 @@ from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
 #: Seconds for one test connection to a server.
 _PROBE_TIMEOUT = 2.0
-#: The regex's group matches the reason of a certificate error; pyOpenSSL gives no reason.
+#: The group of this regex matches the reason of a certificate error. pyOpenSSL gives no reason.
 _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _CONNECTION_FAILURE = re.compile(
     r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE
@@ -48,14 +48,14 @@ _OF_COMMANDS = {
 
 
 async def misconfiguration(client: Any, url: str) -> str | None:
-    """Return the mistake in *url* because of which *client* has no server, or None if unknown.
+    """Return the mistake in *url* that explains why *client* found no server; None if unknown.
 
     The function also returns None if a server is only unreachable.
     """
     topology = client.topology_description
     servers = list(topology.server_descriptions().values())
     name = topology.replica_set_name
-    # The driver drops a server of another replica set from its list, so *servers* may be empty.
+    # The driver drops servers of other replica sets from the list, so *servers* may be empty.
     if name and (not servers or any(isinstance(s.error, ConfigurationError) for s in servers)):
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
@@ -128,7 +128,7 @@ async def _speaks_plainly(host: str, port: int) -> bool:
 def lacking(
     status: Mapping[str, Any], *, database: str, collections: Iterable[str], actions: frozenset[str]
 ) -> list[str]:
-    """Return the *actions* that the MongoDB user may not do on at least one collection.
+    """Return the *actions* that the MongoDB user lacks on at least one collection.
 
     *status* is the reply to `connectionStatus`. The result is empty if the reply names no user.
     """

@@ -1,7 +1,7 @@
 """Count tasks by host, reason, callback, depth or status code, from indexes alone.
 
 `$group` takes four times as long as a count of an index range. So the server groups only the first
-tasks of a value, and counts its remaining tasks.
+tasks of each host or other value, and counts the remaining tasks of this value.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _KEYS_PER_COMMAND = 10_000
 _EMPTY_GROUP = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 _IS_IGNORED = {"status": int(Status.IGNORED)}
-#: Filter of tasks with a `due` time; because of the two bounds the server reads only the index.
+#: Filter of tasks with a `due` time. The two bounds let the server read only the index.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 _NO_TESTS: Mapping[str, Any] = {}
 
@@ -68,7 +68,7 @@ class Groups:
             self._leased(),
         )
         group_by_host = {str(group.value): group for group in groups}
-        # A host that is added between two of the counts above is only in the later count.
+        # A host that a process adds between two of these three counts is only in the later count.
         names = group_by_host.keys() | failed_counts.keys() | leased_counts.keys()
         return {
             name: _counts(
@@ -103,8 +103,8 @@ class Groups:
             self._count_by_value(field, where, BY_CALLBACK),
             self._done_counts(field, DONE_BY_CALLBACK, where),
         )
-        # Compute the number of open tasks as a difference, so that no task is counted twice if it
-        # ends between the counts.
+        # Compute open tasks as all tasks minus done tasks, so that a task that ends between the two
+        # counts is not counted twice.
         return _groups(total_counts - done_counts[0] - done_counts[1], *done_counts)
 
     async def _by_depth(self) -> list[Group]:
@@ -138,7 +138,7 @@ class Groups:
     ) -> Counter[Any]:
         """Return the number of tasks in an index for each value of *field*, in batches of keys.
 
-        *where* has a value for each index field before *field*, so *field* sorts the range.
+        *where* fixes the values of all index fields before *field*, so *field* sorts the range.
         """
         numbers: Counter[Any] = Counter()
         last_value: Any = -1 if field in ("depth", "response.status") else ""

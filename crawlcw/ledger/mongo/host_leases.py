@@ -8,7 +8,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, AtMost, Edit, Path
 from crawlcw.model.hosts import HostLease
 
-#: Maximum number of searches; each repeated one replaces hosts that other processes have leased.
+#: Maximum number of searches; a further search is needed if another process was faster.
 _ROUNDS = 3
 
 
@@ -35,7 +35,7 @@ class MongoHostLeases(HostLeases):
             missing -= number
             if number == len(names):
                 break
-            # Another process has leased the missing hosts, so search for more ready hosts.
+            # Another process has leased some of the found hosts, so search for more ready hosts.
         leased = await hosts.read(keys, where={"owner": token}) if missing < limit else {}
         return [
             documents.host_lease(leased[name]) for name in dict.fromkeys(keys) if name in leased

@@ -9,7 +9,7 @@ from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, Path, Where, Within
 
-#: Number of hosts in one command; the server takes 4 us for each host.
+#: Number of hosts in one command; the server takes four microseconds for each host.
 _BATCH_SIZE = 500
 
 
@@ -21,8 +21,8 @@ class MongoHosts(Hosts):
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
         """See `Hosts.earliest_dues`; a host without a task costs no command."""
         earliest: dict[str, datetime] = {}
-        # The index is sorted by host. So, if the first found task is of host H, the hosts before H
-        # have no due tasks.
+        # The index is sorted by host. So, if the first found task belongs to host H, the hosts
+        # before H have no due tasks.
         rest = sorted(hosts)
         while rest:
             tasks = await self._first({"host": Among(rest[:_BATCH_SIZE])})

@@ -113,7 +113,7 @@ class Schema:
         """
         with mapped():
             if await self._store.tasks.find_one({}, {"_id": 1}) is None:
-                # Even an empty collection has an index of its ids, if the collection exists.
+                # A collection that exists has an index of its ids, even if the collection is empty.
                 if not await self._store.tasks.index_information():
                     raise UnknownNameError(self._store.name)
                 return True
@@ -132,8 +132,8 @@ class Schema:
             if missing:
                 models = [_model(name, design) for name, design in missing.items()]
                 try:
-                    # Create all indexes by one command, because one command reads many million
-                    # tasks only once.
+                    # Create all indexes by one command, so that the server reads the tasks only
+                    # once.
                     with pymongo.timeout(_INDEXED_WITHIN):
                         await collection.create_indexes(models)
                 except OperationFailure as error:
@@ -177,8 +177,8 @@ class Schema:
 
     async def check_server(self) -> None:
         """Read the server's version and time; raise an error if crawlcw cannot use the server."""
-        # Use no operation that the driver retries, because a retry would double the time until
-        # crawlcw reports an absent server.
+        # Use only operations that the driver does not retry. A retry would double the time until
+        # crawlcw reports that no server answers.
         try:
             with mapped(), pymongo.timeout(CONNECT_TIMEOUT):
                 info = await self._store.client.server_info()
@@ -204,7 +204,7 @@ def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
 
 
 def _under_another_name(index_info: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
-    """Return the name of an existing index that is a missing index under another name."""
+    """Return the name of an existing index that has the design of a missing index."""
     designs = missing.values()
     names = (n for n, info in index_info.items() if any(is_as_designed(info, d) for d in designs))
     return next(names, min(missing))
@@ -284,7 +284,7 @@ class Inspection(examination.Inspection):
     async def _durable_refusal(self) -> str | None:
         """Try a durable write; return the reason if the server does not confirm it, else None."""
         try:
-            # The server confirms this update, which matches no task, only after all earlier writes.
+            # The update matches no task; the server confirms it only after all earlier writes.
             with pymongo.timeout(CONNECT_TIMEOUT):
                 await self._store.durable.update_one(
                     {"_id": None}, {"$set": {"fence": 0}}, hint="_id_"

@@ -55,8 +55,8 @@ class Leases(LeasedTasks):
         batch_tasks = [
             t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
         ]
-        # Claim tasks with expired leases one by one, because each claim may change the task's
-        # `lost`.
+        # Claim tasks with expired leases one by one, because such a claim may also count a crash in
+        # the task's `lost`.
         singles = [
             t for t in tasks if not self._store.claims_in_batches or t.status is Status.PROCESSING
         ]
@@ -92,24 +92,24 @@ class Leases(LeasedTasks):
     async def _claim_one(
         self, task: Task, token: str, lease: timedelta, max_lost: int
     ) -> Lease | Status | LedgerUnavailableError | None:
-        """Claim a task; return its lease, or the new status if a task was given up or deferred.
+        """Claim the task; return its lease, or its new status if the claim gave up or deferred it.
 
-        The result is None if another worker was faster. If the reply is lost, the error is returned
-        instead of raised, because other claims run at the same time.
+        The result is None if another worker was faster. If the reply is lost, `_claim_one` returns
+        the error instead of raising it, because it runs beside other claims in one `gather`.
         """
         now = self._store.now()
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
         if change is None:
             return None
-        # The guard tests the fence, so the update fails if a worker has claimed the task.
+        # This filter tests the fence, so the update fails if another worker has claimed the task.
         guard = {
             "_id": task.id,
             "status": int(task.status),
             "fence": task.fence,
             "due": {"$lte": now},
         }
-        # A claim that gives up or defers a task needs a durable write. If a failover undid this
-        # write after the end of the crawl, no worker would repeat the write.
+        # A claim that gives up or defers a task needs a durable write. A failover could undo a
+        # write that is not durable, and after the end of the crawl no worker would repeat it.
         collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
@@ -150,8 +150,8 @@ class Leases(LeasedTasks):
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
             "due": {"$lte": now},
-            # A task must still have the fence that we read. Otherwise a delayed claim could lease a
-            # task that another worker has meanwhile leased and released.
+            # A task must still have the fence that we read. Without this test a delayed claim could
+            # lease a task that another worker has leased and released since the read.
             "$or": [
                 {"status": status, "fence": fence, "_id": {"$in": ids}}
                 for (status, fence), ids in ids_by_state.items()
@@ -182,10 +182,10 @@ class Leases(LeasedTasks):
         self._unconfirmed.setdefault(task.id, {})[token] = task
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
-        """Return the leases from earlier claims of *tasks* whose reply was lost.
+        """Return the leases of earlier claims of *tasks* if the reply to the claim was lost.
 
-        If several callers repeat a claim, only one of them gets the lease. Each lease is extended,
-        because a lease that expired while the ledger was unavailable would count as lost.
+        If several callers repeat a claim, only one of them gets the lease. The call extends each
+        lease, because the lease may have expired while the ledger was unavailable.
         """
         claims = {
             task.id: self._unconfirmed.pop(task.id)
@@ -210,7 +210,7 @@ class Leases(LeasedTasks):
             raise
 
     async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
-        """Return the leases that the ledger has for *claims* (task id -> token -> task)."""
+        """Return the leases that *claims* got: maps from task id to token to task."""
         query = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
         cursor = self._store.tasks.find(query, self._read(_LEASE_FIELDS)).hint("_id_")
         leases = []
@@ -249,8 +249,8 @@ class Leases(LeasedTasks):
 
     async def _check_clock(self, lease: timedelta) -> None:
         """Measure the offset of the server's clock again if the last measurement is old."""
-        # Measure often, because a short lease would seem to expire if a clock drifted by the length
-        # of the lease between two measurements.
+        # Measure more often for a short lease, because a lease seems to expire if a clock drifts by
+        # the length of the lease.
         interval = min(_CLOCK_CHECK, lease.total_seconds() / 2)
         if (
             self._store.own_clock
@@ -262,7 +262,7 @@ class Leases(LeasedTasks):
 def _claim(change: Change) -> dict[str, Any]:
     """Return the update of a claim with only the changed fields, because claims are frequent."""
     if change.lock is None:
-        return update_of(change)  # this change gives up or defers the task, and is no claim
+        return update_of(change)  # the change gives the task up or defers it, without a lease
     fields = documents.changed(change)
     names = (
         _CLAIM_FIELDS if change.quarantine_fence is None else (*_CLAIM_FIELDS, "quarantine_fence")

@@ -105,9 +105,9 @@ class MongoLedger:
         The database is the path of the URL, by default `crawlcw`. *driver* is `pymongo` or `motor`,
         and `MongoStore` describes *claims*. *kind* is the kind of the tasks; None means the
         recorded kind, or else the kind `SPIDER`. Without *create*, `open` raises `UnknownNameError`
-        for a missing name, and writes nothing to a complete ledger. Raises `LedgerUnavailableError`
-        if no server answers within 5 s, and `LedgerConfigurationError` for an unsuitable server or
-        missing privileges.
+        for a missing name, and writes nothing if the ledger has all its collections and indexes.
+        Raises `LedgerUnavailableError` if no server answers within 5 s, and
+        `LedgerConfigurationError` for an unsuitable server or missing privileges.
         """
         ledger = cls(_connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind))
         async with ledger._closed_on_error():
@@ -119,7 +119,7 @@ class MongoLedger:
         return ledger
 
     async def reconnected(self) -> "MongoLedger":
-        """See `Ledger.reconnected`; a ledger without a URL keeps its database object."""
+        """See `Ledger.reconnected`; a ledger without a URL uses the same database object again."""
         store = self.store
         claims = "batch" if store.claims_in_batches else "each"
         options: dict[str, Any] = {"claims": claims, "clock": store.now, "kind": store.kind}
@@ -160,7 +160,7 @@ class MongoLedger:
     @staticmethod
     async def discard(url: str, spider: str, *, driver: str = "pymongo") -> None:
         """Delete all data of a spider or a use case, whatever its format."""
-        # Drop the collections of a use case, which include all collections of a spider.
+        # Use the kind `USE_CASE`, because its collections include all collections of a spider.
         store = _connected(url, spider, driver=driver, clock=None, kind=LedgerKind.USE_CASE)
         try:
             await store.drop()

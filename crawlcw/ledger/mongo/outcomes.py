@@ -38,16 +38,16 @@ class Outcomes:
     async def _record(
         self, settlements: Sequence[Settlement], guard: Callable[[Lease], dict[str, Any]]
     ) -> tuple[int, dict[int, str]]:
-        """Write the outcomes; return the number of matched tasks, and refusals by outcome index.
+        """Write the outcomes; return the number of matched tasks, and refusal messages by index.
 
-        First the outcomes without large items are written, then the large items to their own
-        collection, and then the outcomes with large items. A task's new fence makes its large items
-        visible.
+        `_record` writes the outcomes without large items first. It writes the large items to their
+        own collection before the outcomes with large items. A task's new fence makes its large
+        items visible.
         """
         refusals: dict[int, str] = {}
         updates: dict[int, Update] = {}
         outside_items: list[OutsideItem] = []
-        owners: list[int] = []  #: for each item in `outside_items`, the index of its outcome
+        owners: list[int] = []  #: index of the outcome of each item in `outside_items`
         for index, settlement in enumerate(settlements):
             try:
                 change, large = await _update(settlement)
@@ -77,7 +77,7 @@ class Outcomes:
         return send_result.matched
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
-        """Write all replacements in one bulk of updates, which test fence and status."""
+        """Write the outcomes in bulk; an update matches only if fence and status are unchanged."""
         with mapped():
             matched, refusals = await self._record(
                 settlements, lambda lease: unchanged_guard(lease.task)
@@ -89,7 +89,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases whose outcome is missing or replaced in the ledger."""
+        """Return the leases whose outcome is not the last outcome of their task in the ledger."""
         ids = [lease.task.id for lease in leases]
         cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
         settled_fences = {

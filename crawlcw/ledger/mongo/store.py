@@ -17,13 +17,13 @@ from crawlcw.ledger.port import MAX_LIMIT, RATE_KEY, LedgerTables, P, T, Work
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 
-#: Keys of an index, and the condition that a document in the index fulfils.
+#: Keys of an index, and the condition for a document to be in the index.
 Index = tuple[list[tuple[str, int]], dict[str, Any]]
 Indexes = Mapping[str, Index]  #: by name
 #: Upper bound of priorities. A query has this bound so that the server uses `due` as a range of the
 #: index. Otherwise the server would also read every deferred task.
 ANY_PRIORITY = 1_000
-#: A time before any time in a ledger; as a lower bound it lets the server read only an index.
+#: A time before any time in a ledger; a filter with this lower bound reads only an index.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 HAS_DUE = {"due": {"$exists": True}}
 
@@ -34,8 +34,8 @@ BY_STATUS = "status_update_time_id"
 BY_REVISIT = "revisit"
 #: Filter of tasks that may be visited again, which are finished or ignored tasks.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
-#: A claim does not change the following indexes. Some of the indexes have no status, and the others
-#: have only tasks that are done or have failed.
+#: A claim does not change the following indexes. Some of these indexes do not contain the status,
+#: and the others contain only tasks that are done or have failed.
 BY_HOST_NAME = "host"
 BY_CALLBACK = "callback_depth"
 DONE_BY_HOST = "done_host_status"
@@ -87,7 +87,7 @@ _DURABLE = WriteConcern(w="majority", j=True)
 _QUICK = WriteConcern(w=1)
 #: The collection that notes the kind and the version of the other collections.
 SCHEMA = "crawlcw.schema"
-#: The server's error code BadValue, which a count raises only if the index is missing.
+#: The server's error code BadValue. A count gets this error only if the index is missing.
 _NO_SUCH_INDEX = 2
 #: Maximum number of documents in one reply of the server.
 _IN_REPLY = 2_000
@@ -130,7 +130,7 @@ class MongoStore:
         # with two owners. Durable writes of hosts are cheap, because one write covers many hosts.
         self.hosts = collection(".hosts")
         self.workers = collection(".workers")
-        # Counts of a minute are not durable, because a later write soon replaces a lost write.
+        # The counts of each minute are not durable, because a later write soon replaces a lost one.
         self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))
@@ -169,9 +169,9 @@ class MongoStore:
         return f"{worker}:{self._tokens}"
 
     def wake_field(self, now: datetime) -> documents.Document:
-        """Return the fields to add to a write that makes tasks due without an outcome."""
-        # By this field `changes`, which watches tracked tasks, distinguishes the write from a
-        # renewal.
+        """Return the fields that a write must add if it makes tasks due but writes no outcome."""
+        # The module `changes` watches tracked tasks, and tells this write from a renewal by this
+        # field.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
@@ -242,8 +242,8 @@ class MongoStore:
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
     """Return all documents of a cursor, at most *limit*, in one reply of the server."""
-    # Set the reply's size, because the default is 101 documents. Add one to *limit*, because a full
-    # reply does not show that nothing follows.
+    # Set the reply's size, because the default is 101 documents. Add one to *limit*, because after
+    # a full reply the driver would ask for more documents.
     reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)
     return reply
 
