@@ -64,7 +64,7 @@ class Control:
         return self.stopped is not None and started_at <= self.stopped
 
     def applied(self, settings: Settings) -> Settings:
-        """Return *settings* changed by the orders; raises `SettingsError`."""
+        """Return *settings* changed by the orders; raises `SettingsError` if a value is invalid."""
         return replace(settings, **self.settings)
 
     def fields(self) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def _time_of_order(orders: Mapping[str, Any], name: str) -> datetime | None:
 def secure_descriptors(concurrency: int) -> None:
     """Let this process and its children open as many files as *concurrency* fetchers need.
 
-    With too few files, pages and the ledger's connections would wait for descriptors. Raises
-    `SettingsError` if the system does not allow the higher limit on open files.
+    If the limit on open files is too low, pages and the ledger's connections wait for descriptors.
+    Raises `SettingsError` if the system does not allow the higher limit on open files.
     """
     # Double the number of descriptors, because idle connections and the spider's files need some.
     needed = 2 * (concurrency + _OTHER_DESCRIPTORS)
@@ -161,7 +161,7 @@ class Steering:
         if control.settings != old_control.settings:
             coordinator.use_settings(self._settings_by(control))
         if control.fed != old_control.fed:
-            # The next link to a purged task must make the task again.
+            # Forget the known tasks, so that the next link to a purged task adds the task again.
             self.adder.forget()
             coordinator.note_written(has_more=True, retry_hosts=[*coordinator.frontier.hosts])
         if control.paused != old_control.paused:
@@ -175,7 +175,7 @@ class Steering:
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
-        """Return the settings with *control*'s changes, or unchanged if a change is invalid."""
+        """Return the settings changed by *control*, or the old settings if a change is invalid."""
         try:
             settings = control.applied(self.settings)
             if settings.concurrency > self.settings.concurrency:

@@ -1,12 +1,12 @@
 """Coordinate a crawl: lease hosts, read and claim the hosts' tasks, and queue the tasks by host.
 
-The coordinator leases hosts that are ready, reads their due tasks and claims tasks ahead of time.
-The coordinator claims two tasks for each fetcher, or up to eight if many hosts are slow. The
-coordinator gives a task to a fetcher when the task's host may get a request.
+The coordinator leases hosts that are ready, reads their due tasks and claims tasks before fetchers
+need them. The coordinator claims two tasks for each fetcher, or up to eight if many hosts are slow.
+The coordinator gives a task to a fetcher when the task's host may get a request.
 
 The coordinator sleeps until something changes or the next task is due. The coordinator ends when no
-task in the ledger is due now or later. After a long outage of the ledger, the coordinator claims
-nothing for 10 s, so that workers can first renew their expired leases.
+task in the ledger is due or will become due. After a long outage of the ledger, the coordinator
+claims nothing for 10 s, so that workers can first renew their expired leases.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _SWEEP_AFTER_S = 0.8
 _GRACE_PAUSE_S = 1.0
 #: A crawl counts as waiting if it has had no request in progress for this number of seconds.
 _WAITING_AFTER_S = 1.0
-#: Minimum seconds between two polls, divided by the number of hosts; 0 below `_MANY_HOSTS`.
+#: Minimum seconds between two polls for each host, if the process has `_MANY_HOSTS` or more.
 _PAUSE_PER_HOST_S = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the poll of host leases may wait for a free fetcher.
@@ -75,7 +75,7 @@ class Coordinator:
         state: KeptState,
         end: End,
     ) -> None:
-        """Coordinate the process of *session*; *end* ends the crawl, see `Ending.end`."""
+        """Coordinate the process of *session*; *end* is `Ending.end`, which ends the crawl."""
         self.frontier = frontier = opening.frontier
         self.host_leaser = HostLeaser(session, frontier, settings)
         self.internal_errors = InternalErrors(session, end=end)
@@ -95,7 +95,7 @@ class Coordinator:
             (FinishReason.MAX_PAGES, "pages", settings.max_pages),
             (FinishReason.MAX_ITEMS, "items", settings.max_items),
         ]
-        #: The limits of this run: each is a finish reason, the name of a counter, and its maximum.
+        #: The limits of this run: finish reason, name of a counter, and the counter's maximum.
         self._limits = [(reason, name, limit) for reason, name, limit in limits if limit]
         self._is_stopping = False
         self._paused_since: datetime | None = None  #: when the user paused the crawl
@@ -187,12 +187,12 @@ class Coordinator:
         self._poll_wanted.set()
 
     def pause(self, paused_since: datetime | None) -> None:
-        """Start no more tasks; a call with None instead of a time ends the pause."""
+        """Start no more tasks; if *paused_since* is None, start tasks again."""
         self._paused_since = paused_since
         self.wake()
 
     def use_settings(self, settings: Settings) -> None:
-        """Use other *settings* from now on, for all hosts and for the number of fetchers."""
+        """Use new *settings* from now on, for all hosts and for the number of fetchers."""
         self.frontier.use_settings(settings)
         self.pool.resize(settings.concurrency)
         self.host_leaser.resize(settings.concurrency)
@@ -258,7 +258,7 @@ class Coordinator:
         self._queues.withdraw(is_unwanted=lambda lease: lease.task.id in task_ids)
 
     def idle_reason(self) -> IdleReason | None:
-        """Return why the crawl makes no requests; None if a request was in progress just now."""
+        """Return why the crawl makes no requests, or None if it makes requests."""
         if self._paused_since is not None:
             return IdleReason(paused_since=self._paused_since)
         reason = self._opening.causes.rests.idle_reason(self._ledger.now())
@@ -344,7 +344,7 @@ class Coordinator:
 
     async def _release(self, leases: list[Lease]) -> int:
         count = await self._ledger.outcomes.release(leases)
-        # Forget the leases only after the release, because a failed release needs them again.
+        # Forget the leases only after the release, because a failed release must be repeated.
         self._task_leases.end(leases)
         # If this process dies before it wakes the hosts of the tasks, an idle process later finds
         # these hosts.
@@ -407,8 +407,8 @@ class Coordinator:
     ) -> list[Task]:
         """Return the tasks to claim at a host; if the host is new, start to open the host.
 
-        Until a host is open, only tasks that need no request are claimed, because the leases of
-        waiting tasks would expire.
+        Until a host is open, only tasks that need no request are claimed. The lease of any other
+        task could expire while the task waits for the host.
         """
         # The ledger lists a task of this process again if the lease expired during a stall.
         tasks = [task for task in tasks if task.id not in self._task_leases]
@@ -470,7 +470,7 @@ class Coordinator:
 
     async def _drained(self) -> bool:
         """Return whether all work of this process and the ledger is done; if not, poll later."""
-        # Background work on a host, such as its robots.txt, counts as work.
+        # Background work on a host, such as a request for robots.txt, counts as work.
         has_work = bool(self._task_leases) or any(
             host.is_busy for host in self.frontier.hosts.values()
         )
@@ -500,7 +500,7 @@ class Coordinator:
         self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_AFTER_S)
         if idle_s >= _SWEEP_AFTER_S:
             if others_work:
-                # Other processes own the hosts with due tasks, or we own the maximum of hosts.
+                # Other processes own the hosts with due tasks, or this process may own no more.
                 wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             is_waiting = not (has_work or self.frontier.leased)
@@ -526,7 +526,7 @@ class Coordinator:
         if next_due is None:
             return IdleReason(start=True)
         workers, _ = await self._session.neighbours()
-        # A due time within the length of a lease is probably the end of another worker's lease.
+        # A due time in less than a lease's length is probably the end of another worker's lease.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
             return IdleReason(others_have_tasks=True)
         return IdleReason(ends_at=wakes_at)
@@ -536,7 +536,7 @@ class Coordinator:
         is_idle = self.pool.has_idle_workers()
         self._lease_poll_at = self.host_leaser.next_poll(idle=is_idle)
         # If all fetchers are busy, the next free fetcher wakes the coordinator. An earlier poll
-        # could release a host that may get a request just now.
+        # could release a host that is free for a request now.
         next_poll_at = self._lease_poll_at + (0 if is_idle else _BUSY_PAUSE_S)
         if self._is_low():
             next_poll_at = min(next_poll_at, self._ledger_poll_at, self.frontier.low_hosts()[1])
@@ -546,7 +546,7 @@ class Coordinator:
 def _feeding_order(host: FrontierHost) -> tuple[bool, float]:
     """Return the sort key by which hosts get new tasks: hosts with a delay first.
 
-    Hosts without a delay follow, sorted by the time of their last claim. The priority of a host,
-    from -10 to 10, moves this time back by as many seconds.
+    Hosts without a delay follow, sorted by the time of their last claim. Each point of a host's
+    priority, from -10 to 10, makes this time one second earlier.
     """
     return not host.queue.delay, host.last_claimed_at - bonus(host.priority)

@@ -54,7 +54,7 @@ class Ending:
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Function that stops the coordinator, so that no new task starts.
         self.on_stop: Callable[[], None] = lambda: None
-        #: Function that gets the grace period when the crawl begins to end, or 0 to end at once.
+        #: Function to call with the grace period (0 to end at once) when the crawl begins to end.
         self.on_end: Callable[[timedelta], None] = lambda _: None
         self._retry = retry
         self._grace = grace
@@ -158,7 +158,7 @@ class Parts:
     bodies: Bodies | None  #: stores pages; None if the crawl stores no pages
     meter: Meter | None  #: measures times; None if the crawl is not measured
     rests: Rests
-    #: Functions that run beside the crawl; they end with the crawl at the latest.
+    #: Functions that run beside the crawl; each ends when the crawl ends, or earlier.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
@@ -221,7 +221,7 @@ class Crawl:
         self._ending.stop_now()
 
     def on_end(self, call: Callable[[timedelta], None]) -> None:
-        """Let *call* get the grace period when the crawl begins to end, or 0 for an end at once."""
+        """Call *call* with the grace period when the crawl starts to end (0 if it ends at once)."""
         self._ending.on_end = call
 
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
@@ -308,7 +308,7 @@ class Crawl:
         coordinator, pool = parts.coordinator, parts.coordinator.pool
         # Fetchers put results into this queue for the committer, and wait if the queue is full.
         results: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
-        # The committer and the renewer run longer than the fetchers. The committer still writes the
+        # The committer and the renewer end after the fetchers. The committer still writes the
         # fetchers' last results, and the leases of these results must not expire.
         async with anyio.create_task_group() as background:
             renew_leases = partial(
@@ -337,11 +337,11 @@ class Crawl:
         return reason
 
     async def _release_queued(self) -> None:
-        """Release the leases that no fetcher has started."""
+        """Release the leases of tasks that no fetcher has started."""
         self._released += await self._parts.coordinator.release_undispatched()
 
     async def _leave(self) -> None:
-        """Release the remaining leases, even if cancelled, and leave the list of workers."""
+        """Release the remaining leases and remove this worker from the list, even if cancelled."""
         # The shield against cancellation has a time limit, because the leases expire anyway.
         coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
@@ -359,5 +359,5 @@ class Crawl:
                     extra={"event": "not_released"},
                 )
             finally:
-                # Close the robots cache last, because the close waits for the user's layers.
+                # Close the robots cache last, because `close` waits for the user's layers.
                 await self._parts.robots.close()

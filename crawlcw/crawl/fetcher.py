@@ -93,8 +93,8 @@ class Fetcher:
                             self.coordinator.note_done(lease)
                         # The committer owns the outcome and the state changes from now on.
                         if quarantine.quarantined_lease is lease:
-                            # Wait for the commit before other pages start, because a crash by
-                            # another page would still count against the quarantined page.
+                            # Wait for the commit before other pages start. Before the commit, a
+                            # crash by another page would be counted as one by the quarantined page.
                             await task_leases.wait_for_end(lease)
                     finally:
                         quarantine.leave(lease)
@@ -136,7 +136,7 @@ class Fetcher:
                     raise Defer("its host must not get requests now")
                 return await outcomes.given_up(attempt, given_up)
             async with attempt:
-                if not has_slot:  # the login of the session used the task's slot
+                if not has_slot:  # the session's login has used the task's slot
                     await sessions.admission.enter(attempt, task.url)
                 try:
                     return await self._page(attempt)
@@ -170,7 +170,7 @@ class Fetcher:
         """Return the result of a page's response; raises the failure if there is no response."""
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
-        # Measure the latency before parsing, because a stall during parsing is not the host's.
+        # Measure the latency before parsing, because the host does not cause stalls in parsing.
         stalled_s = outcomes.watchdog.stall_since(attempt.started_at)
         first_response = attempt.redirects[0] if attempt.redirects else response
         attempt.latency = first_response.elapsed.total_seconds() - stalled_s
@@ -223,7 +223,7 @@ class Fetcher:
             # because a 304 has no body.
             request = conditional(request, visit)
             attempt.is_conditional = request is not attempt.request
-        # Count the host's delay from the start of the attempt, because the loop may have been busy.
+        # Count the host's delay from the attempt's start, because a busy loop may delay this code.
         frontier.note_request(task.host, sent_at=attempt.started_at)
         instruments = self.outcomes.instruments
         try:
@@ -238,7 +238,7 @@ class Fetcher:
             # The time of the attempt's last request is unknown, so the delay counts from now.
             frontier.note_request(task.host, sent_at=time.monotonic())
             raise
-        # Note again when the request was sent, because a slow connection has delayed the request.
+        # Correct the time when the request was sent, because a slow connection may have delayed it.
         was_redirected = response.url != request.url
         elapsed = 0.0 if was_redirected else response.elapsed.total_seconds()
         frontier.note_request(task.host, sent_at=time.monotonic() - elapsed)

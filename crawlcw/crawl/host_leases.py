@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 #: Maximum number of hosts to lease for each fetcher, because most hosts wait for their delay.
 _HOSTS_PER_FETCHER = 4
-#: A host is released after this number of responses or seconds if other hosts wait.
+#: If other hosts wait, a host is released after `SLICE_PAGES` responses or `SLICE_SECONDS`.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
 #: Seconds between two polls for ready hosts, and between two polls for waiting workers.
 _LEASE_INTERVAL_S = 0.1
 _SHARE_INTERVAL_S = 1.0
-#: Seconds that idle hosts wait to be released together; `_IDLE_BATCH_SIZE` hosts do not wait.
+#: Seconds that idle hosts wait to be released together, unless `_IDLE_BATCH_SIZE` are idle.
 _IDLE_LINGER_S = 0.3
 _IDLE_BATCH_SIZE = 32
 #: Number of hosts that one sweep checks for a lost wake-up.
@@ -106,8 +106,8 @@ class HostLeaser:
     async def _lease_hosts(self, *, idle: bool) -> bool:
         """Lease hosts that are ready; return whether any host was ready.
 
-        This process queries the ledger for hosts less often if it has many hosts and no *idle*
-        fetcher, because other workers may need the hosts.
+        If this process has many hosts and no *idle* fetcher, it queries the ledger for hosts less
+        often, because other workers may need the hosts.
         """
         now = time.monotonic()
         free_capacity = self._capacity - len(self._frontier.leased)
@@ -126,7 +126,7 @@ class HostLeaser:
             if worker.name != self._session.worker and worker.borrows(self._ledger.now())
         }
         for lease in leases:
-            # The lease began earlier if the call of `lease` was repeated after a lost response.
+            # If `lease` was called again after a lost response, the lease began at the first call.
             remaining = lease.expires - self._ledger.now()
             elapsed_s = max(0.0, (self._lease_length - remaining).total_seconds())
             host = self._frontier.add_leased(lease, sent_at=time.monotonic() - elapsed_s)
@@ -247,7 +247,7 @@ class HostLeaser:
             await self._release([host])
 
     async def _share_hosts(self) -> None:
-        """Release hosts if ready hosts exceed this process's maximum, or if workers lack hosts."""
+        """Release hosts if other ready hosts do not fit this process, or if workers lack hosts."""
         now, owned_hosts = time.monotonic(), self._staying_hosts()
         self._next_share_at = now + _SHARE_INTERVAL_S
         if len(self._frontier.leased) < 2:

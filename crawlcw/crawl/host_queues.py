@@ -22,7 +22,7 @@ _MAX_UNOWNED = 1000
 
 
 def bonus(priority: int) -> int:
-    """Return *priority*, limited to -10 to 10, as the seconds of waiting that it is worth."""
+    """Return the seconds of waiting that *priority* is worth: one a point, from -10 to 10."""
     return max(-_MAX_BONUS_S, min(priority, _MAX_BONUS_S))
 
 
@@ -35,17 +35,17 @@ class HostQueue:
     slots: int  #: maximum of concurrent requests now; 0: no limit
     delay: float  #: seconds between the starts of two requests
     next_start: float  #: the earliest start of the next request
-    deadline: float  #: latest start of a request, because the host's lease or loan ends
+    deadline: float  #: latest start of a request, before the host's lease or loan ends
     is_open: bool = False  #: whether tasks may start; false until the host's robots.txt is known
     last_sent_at: float = float("-inf")  #: start of the host's last request, if known
-    rests_until: float = float("-inf")  #: end of the host's rest, without the host's delay
+    rests_until: float = float("-inf")  #: end of the host's rest; excludes the host's delay
     active: int = 0  #: requests in progress; more tasks may be in progress without a request
     #: Events that wake the hops that wait for a slot, in order.
     hops: list[asyncio.Event] = field(default_factory=list)
     hops_rest_until: float = float("-inf")  #: earliest start of a hop, after a throttled hop
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: leases, as a heap
     is_scheduled: bool = False  #: whether the queue is in one of the heaps of `HostQueues`
-    #: What this queue has added to `waiting_count` and to `soon_count` of `HostQueues`.
+    #: Leases that this queue has added to `waiting_count` and to `soon_count` of `HostQueues`.
     counted_leases: tuple[int, int] = (0, 0)
     max_leases: int = 1  #: the maximum number of leases to claim ahead
 
@@ -116,8 +116,8 @@ class HostQueues:
     ) -> bool:
         """Start a hop if its host may get a request now; return whether the hop has started.
 
-        A hop that *takes_slot* has no slot yet. After a hop that *is_paced*, the host's delay
-        begins.
+        *takes_slot* is true if the hop has no slot yet. After a hop that *is_paced*, the host's
+        delay begins.
         """
         if (takes_slot and queue.is_full) or not queue.next_start <= now < queue.deadline:
             return False
@@ -178,10 +178,10 @@ class HostQueues:
         if limit is not None:
             queue.limit = limit
             queue.next_start = max(queue.rests_until, queue.last_sent_at + delay)
-            # Schedule the queue once more, because its entry in the heap may be too late.
+            # Schedule the queue again, because the time of its heap entry may be too late.
             queue.is_scheduled = False
         if delay > queue.delay and queue.active:
-            # Count the longer delay from now, because the request that caused it was just sent.
+            # Count the longer delay from now, because its cause is a request that was just sent.
             queue.last_sent_at = now
             queue.next_start = max(queue.next_start, now + delay)
         queue.delay = delay

@@ -81,7 +81,7 @@ class FrontierHost:
     # --- serve the host
 
     def poll(self, *, is_stale: bool = True) -> None:
-        """Set whether the host's due tasks must be read; *is_stale* is false at a read's start."""
+        """Set whether the host's due tasks must be read; *is_stale* is false when a read starts."""
         self.is_stale = is_stale
         self.frontier.queues.changed.add(self.name)
 
@@ -117,7 +117,7 @@ class FrontierHost:
         if was_fetched:
             self.frontier.note_request(self.name, sent_at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
-            # Count the delay from the start of the lease, because an earlier request is unknown.
+            # Count the delay from the lease's start, because the last request's time is unknown.
             self.frontier.note_request(self.name, sent_at=self.slice_start)
         if self.phase is Phase.OPENING:
             self.enter(Phase.SERVING)
@@ -142,7 +142,7 @@ class FrontierHost:
         frontier.poll_wanted.set()
 
     def pace(self, *, limit: int | None = None) -> None:
-        """Set the delay and slots of the host's queue; *limit* is given if the user's limit is new.
+        """Set the delay and slots of the host's queue; *limit* is a new limit by the user, if any.
 
         The longest of the host's delays counts. A failing host gets one request at a time until it
         answers.
@@ -282,7 +282,7 @@ class Pending:
         return unsaved
 
     def take_to_ignore(self) -> list[FrontierHost]:
-        """Return and forget the hosts with tasks to ignore, except the busy hosts."""
+        """Return and forget the hosts with tasks to ignore that are not busy."""
         hosts = [host for host in self.to_ignore if not host.is_busy]
         self.to_ignore.difference_update(hosts)
         return hosts
@@ -383,8 +383,8 @@ class Frontier:
     def mark_full(self, host: FrontierHost) -> None:
         """Request no more pages of a host, because it has reached `max_pages_per_host`.
 
-        While `start` runs, the host rests, but is not full for good. A later seed may be on the
-        host, and hosts of seeds have no limit.
+        While `start` runs, the host only rests and is not marked as full. A later seed may be on
+        the host, and hosts of seeds have no limit.
         """
         if self.is_seeded:
             self.page_limit.full_hosts.add(host.name)
@@ -460,7 +460,7 @@ class Frontier:
             # not search for loans.
             loans_end = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, loans_end)
-        # Give `ready_at` if the host may have due tasks, so the ledger need not search for tasks.
+        # Set `ready_at` if the host may have due tasks, so that no query must search for them.
         has_tasks = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if has_tasks else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
@@ -468,7 +468,7 @@ class Frontier:
     # --- limits and pace
 
     def may_lend(self, host: FrontierHost) -> bool:
-        """Return whether slots of a host may be lent, or stay lent."""
+        """Return whether this process may lend a host's slots, or renew the loans of its slots."""
         pages = self.page_limit
         # A host with a limit of pages is not lent, because only the host's owner counts its pages.
         counts_pages = pages.max_pages is not None and host.name not in pages.unlimited_hosts
@@ -530,7 +530,7 @@ class Frontier:
             is_low = is_low and host.quota != 0
             (self._low_hosts.add if is_low else self._low_hosts.discard)(host)
             # `queue.active` also counts tasks in progress whose leases are lost. Hops to a host
-            # that is not ours count as no work, because they need no `FrontierHost`.
+            # without our lease do not count as work, because such hops need no `FrontierHost`.
             hops = queue.hops if host.lease is not None else ()
             has_work = is_polled or host.is_busy or queue.active or queue.waiting or hops
             # A borrowed host is not idle, because `Lending` returns its loan first.

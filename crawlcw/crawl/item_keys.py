@@ -1,4 +1,4 @@
-"""Drop items whose key the ledger has already, from any process and any earlier run.
+"""Drop items whose key any process has already recorded in the ledger, in any run.
 
 `Keys` finds the key of an item in the callback. Before the committer writes outcomes, `Duplicates`
 reserves the keys in the ledger, and drops the items whose keys other pages have.
@@ -17,13 +17,13 @@ from crawlcw.model import transitions, values
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Settlement
 
-#: The reason of dropped items with a recorded key.
+#: The reason of an item that is dropped because its key is recorded.
 DUPLICATE = "duplicate"
 _DIGEST_BYTES = 16
 
 
 class Keys:
-    """Finds the key of an item as the spider says."""
+    """Finds the key of an item by the spider's `item_key`."""
 
     def __init__(self, spider: Spider) -> None:
         self._item_key = spider.item_key
@@ -55,7 +55,7 @@ class Duplicates:
 
     @classmethod
     def of(cls, spider: Spider, ledger: Ledger, kept_versions: int) -> Self | None:
-        """Return the object for the items of a spider; None: its items have no keys."""
+        """Return the object for a spider's items, or None if the items have no keys."""
         if spider.item_key is None:
             return None
         return cls(ledger=ledger, keys=Keys(spider), kept_versions=kept_versions)
@@ -68,7 +68,7 @@ class Duplicates:
     ) -> list[Settlement]:
         """Return the settlements without duplicate items; count these items in *items_dropped*.
 
-        *positions* has the position of each item with a key, by the key, for each settlement.
+        *positions* has a mapping for each settlement: from an item's key to the item's position.
         """
         lease_by_key = dict[str, Lease]()
         for settlement, position_by_key in zip(settlements, positions, strict=True):
@@ -95,9 +95,9 @@ class Duplicates:
         return kept
 
     async def release(self, settlements: Sequence[Settlement]) -> None:
-        """Release the keys that earlier visits of the pages had, after their new outcomes."""
+        """Release the keys of the pages' earlier visits; the new outcomes must be written first."""
         for settlement in settlements:
-            # Other pages had no earlier outcome, so they have no other keys.
+            # A page that was never settled has no keys of an earlier visit.
             if settlement.lease.task.settled and settlement.change.items is not None:
                 await self.ledger.item_keys.release(settlement.lease)
 
@@ -115,7 +115,8 @@ class Duplicates:
             if settlement is None or len(items) == len(record.items):
                 return
             # Read the task again, because another process may have replaced its items at the same
-            # time: `replace` takes the other write for its own, since both raise the fence by one.
+            # time. `replace` cannot tell that write from its own, because each raises the fence by
+            # one.
             await self.ledger.outcomes.replace([settlement])
 
 

@@ -70,7 +70,7 @@ class KeptState:
     @contextmanager
     def running(self, task: Task) -> Iterator[Page]:
         """Note that the callback for the page of a task runs in the `with` block."""
-        # The claim of the task has raised its fence by one since *task* was read.
+        # The claim has raised the task's fence by one since *task* was read.
         page = Page((task.id, task.fence + 1), task.settled, task.url)
         token = _RUNNING.set(page)
         try:
@@ -103,12 +103,12 @@ class KeptState:
                 await self._read()
 
     async def keep(self) -> None:
-        """Write the changes of ended callbacks, and the changes so far of the running callback."""
+        """Write the changes of ended callbacks, and those that the running callback has made."""
         if self._history.unwritten(_RUNNING.get()):
             await self._write()
 
     async def close(self) -> None:
-        """Write the remaining changes, and merge settled changes into the values of the state."""
+        """Write the remaining changes, and merge settled pages' changes into the state's values."""
         if self._is_used:
             await self._settle_others()
             await self._write(is_last=True)
@@ -118,7 +118,7 @@ class KeptState:
         assert self._ledger is not None
         page, history = _RUNNING.get(), self._history
         async with self._writing:
-            # An earlier write that held the lock may have included all changes.
+            # While this call waited for the lock, another write may have written all changes.
             while (pages := history.unwritten(page)) or is_last:
                 new_state = history.next(pages)
                 if not pages and new_state.pending == history.stored.pending:
@@ -138,7 +138,7 @@ class KeptState:
             self._history.load(stored_state)
 
     async def _settle_others(self) -> None:
-        """Settle or undo the pending changes of other processes, by the outcomes of their pages."""
+        """Settle or undo other processes' pending changes, depending on their pages' outcomes."""
         unknown_runs = dict(self._history.unknown())
         if not unknown_runs:
             return

@@ -175,9 +175,9 @@ class Lending:
             host.poll()
             return
         if worker is None:
-            return  # the borrower died, but the server may still answer its requests
+            return  # the borrower died, but its requests may still be in progress at the host
         if not is_recorded and host.queue.slots and host.queue.active > host.queue.slots:
-            return  # this process still uses the slots that it lends
+            return  # this process still uses slots that it is about to lend
         is_ended = loan.is_closing or not self._frontier.may_lend(host)
         if is_ended and not is_recorded:
             del host.loans[name]
@@ -195,12 +195,12 @@ class Lending:
         host.loans[name] = new_loan
         is_lent = await self._workers.lend(worker, new_loan)
         if not (is_lent or is_recorded) and host.loans.get(name) is new_loan:
-            # Another owner has lent slots to this worker first.
+            # Another owner has already lent slots to this worker.
             del host.loans[name]
             host.pace()
 
     def _expiry(self, host: FrontierHost) -> datetime:
-        """Return when a new or renewed loan expires, which is before the owner's host lease."""
+        """Return when a new or renewed loan expires: not later than the owner's host lease."""
         remaining = timedelta(seconds=host.queue.deadline - self._frontier.clock())
         remaining -= timedelta(microseconds=remaining.microseconds % 1000)
         return self._now() + min(_LOAN_LENGTH, remaining)

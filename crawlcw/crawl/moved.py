@@ -42,13 +42,14 @@ class MovedPages:
     scope: Scope
 
     def follows(self, attempt: PageAttempt, url: str) -> bool:
-        """Return whether an attempt without a session requests a redirect's target itself.
+        """Return whether an attempt without a session also requests a redirect's target.
 
         The attempt requests the target in these cases:
         - The target is another spelling of the task's URL, so the target cannot be another task.
         - The request is a form or has `dont_filter`, so its URL cannot identify the request.
         - The target is on the same host, and a pool of proxies is used. One proxy must send all
-          hops, because a site that redirects two proxies differently would lead in a circle.
+        hops, because a site may redirect each proxy to another URL, so that the hops of two proxies
+        never end.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):
@@ -75,7 +76,7 @@ class MovedPages:
     async def refreshed(
         self, attempt: PageAttempt, response: Response, refresh: Refresh
     ) -> Done | None:
-        """End a page whose refresh redirects; return None if the page must be parsed.
+        """End a page that redirects by a refresh; return None if the page must be parsed.
 
         The page must be parsed if the crawl may not request the refresh's target, or if the target
         is already another page's task.
@@ -96,7 +97,7 @@ class MovedPages:
         return self._moved_outcome(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record the last page of a chain of redirects as the task of that page's own URL.
+        """Record the last page of a chain of redirects under the task of the page's own URL.
 
         The page is parsed only if this process can claim the task of its URL, and if that task's
         request equals the request that was sent. In any case the redirecting task is finished.
@@ -104,7 +105,7 @@ class MovedPages:
         lease = attempt.lease
         target_request = onward(attempt.request, response, target=response.url)
         for redirect in attempt.redirects:
-            # Keep only headers that all redirects have kept, because the last hop sent only these.
+            # Keep only headers that no redirect has dropped, because the last hop sent no others.
             kept_headers = onward(attempt.request, redirect, target=response.url).headers
             target_request.headers = tuple(
                 pair for pair in target_request.headers if pair in kept_headers
@@ -217,7 +218,7 @@ class MovedPages:
         return False
 
     def _moved_outcome(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
-        """Return the outcome of a task that redirects to *target*, or to the response's URL."""
+        """Return the outcome of a redirect to *target* or, if None, to the response's URL."""
         visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
         final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)
@@ -229,7 +230,7 @@ class MovedPages:
 
 
 def _exchange(task: Task) -> tuple[object, ...]:
-    """Return the parts of a task's request that change its response, besides its URL."""
+    """Return the parts of a task's request, except the URL, that change the response."""
     options = task.options
     fetch_options = (
         options.browser,

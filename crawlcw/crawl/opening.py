@@ -2,9 +2,9 @@
 
 A page is requested only after the robots.txt of its host is known. The host's owner requests
 robots.txt once a day and stores the rules in the ledger for all processes. If a host has pages with
-both schemes (http and https), a fetcher requests the robots.txt of the second scheme before its
-first page. If the breaker of a host is half-open, a request for a probe page (a page that was good
-before) tests whether the host is up.
+both schemes (http and https), a fetcher requests the robots.txt of the second scheme before that
+scheme's first page. If the breaker of a host is half-open, a request for a probe page (a page that
+was good before) tests whether the host is up.
 
 These requests take slots of their host, but do not wait for the host's delay.
 """
@@ -123,7 +123,7 @@ class Opening:
         takes_slot: bool,
         is_paced: bool = True,
     ) -> None:
-        """Wait until a request may be sent to a host; *check* may raise before each try.
+        """Wait until a request may be sent to a host; *check* runs before each try and may raise.
 
         After a request that *is_paced*, the next request waits for the host's delay.
         """

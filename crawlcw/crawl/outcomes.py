@@ -125,7 +125,7 @@ class Outcomes:
     def answered(self, attempt: PageAttempt, response: Response) -> None:
         """Note that the host of a page has given a good response."""
         task = attempt.lease.task
-        # If another proxy has failed for this page before, that other proxy was the cause.
+        # If another proxy has failed for this page before, that proxy was the cause of the failure.
         self.causes.proxies.note_fetched(task.url, response.proxy)
         self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.sent)
 
@@ -168,7 +168,7 @@ class Outcomes:
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is unchanged, and do not call its callback."""
         task, stored = attempt.lease.task, None
-        if task.stored is None:  # the response has a body, because the request asked for no 304
+        if task.stored is None:  # the response has a body: the request was unconditional
             stored = await self.keep(attempt)
         elif self.bodies is not None:
             await self.bodies.keep(attempt, is_revisit=True)
@@ -243,7 +243,7 @@ class Outcomes:
         return await self._page_failure(attempt, error)
 
     async def unanswered(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
-        """Record a failure without a response; raises `Defer` if the page is not its cause."""
+        """Record a failure without a response; raises `Defer` if the failure is not the page's."""
         task = attempt.lease.task
         match refusal:
             case StopCrawl():
@@ -305,7 +305,7 @@ class Outcomes:
     async def failed(
         self, attempt: PageAttempt, error: FetchError, failed: Failed | None = None
     ) -> Done:
-        """Record *failed*, or else a failure made from *error*; run the errback if it is final."""
+        """Record *failed*, or *error* if *failed* is None; run the errback of a final failure."""
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
         if failed is None:
             # A page never waits longer than the maximum rest of a host.
@@ -374,7 +374,7 @@ class Revisits:
     def unchanged(
         self, task: Task, response: Response | None = None, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the visit of an unchanged page, or of a failed page if *response* is None.
+        """Return the visit of an unchanged page, or, if *response* is None, of a failed page.
 
         The second value is the date of the next visit.
         """
@@ -540,7 +540,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class InternalErrors:
-    """Defers the pages on which crawlcw itself failed by a bug.
+    """Defers the pages that failed because of a bug in crawlcw itself.
 
     A page that fails by a bug is tried again until only such pages remain. The wait between two
     tries of a page doubles, and no try counts as an attempt.

@@ -2,7 +2,7 @@
 
 Ordinary pages are parsed when their callback uses the tree. Large and suspicious pages are first
 parsed by another process. If that process survives, a thread parses the page again, because a tree
-cannot be sent to another process. If that process dies, the page is refused. A tree reserves memory
+cannot be sent to another process. If that process dies, the page is refused. A tree reserves a part
 of `memory_budget` until the page's callback has ended. When a callback has used parsel's tree once,
 this module also parses later pages with parsel.
 
@@ -38,7 +38,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Part of `memory_budget` for trees; a quarter is for bodies, the remaining part for other memory.
+#: Part of `memory_budget` for trees. A quarter is for bodies, and 3/8 is for other memory.
 _TREES_SHARE = 3 / 8
 _COPIES = 2
 #: Memory of the parsing process for each byte of the estimated tree (measured: up to 1.23).
@@ -87,7 +87,7 @@ class Parsing:
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
-        """Return the memory for a response's trees, and its trees, or None if it has no markup."""
+        """Return the memory for a response's trees, and the trees (None if it has no markup)."""
         body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None
@@ -138,7 +138,7 @@ class Parsing:
     async def _parse(self, response: Response, memory_limit: int, *, max_room: int) -> Trees | None:
         """Return the trees of a response; None if the trees take more than *memory_limit* bytes.
 
-        If *memory_limit* equals *max_room*, the result lacks a tree for XPath that is too large.
+        If *memory_limit* equals *max_room*, a too large tree for XPath is left out.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, memory_limit=memory_limit, by="lexbor")
@@ -166,7 +166,7 @@ class Parsing:
         return replace(trees, tree=await run_in_thread(LexborHTMLParser, source))
 
     async def _measured(self, source: bytes, *, memory_limit: int, by: str) -> int | None:
-        """Return the bytes of the tree that the parser *by* makes; None above *memory_limit* bytes.
+        """Return the size of the tree by the parser *by*; None if it is above *memory_limit*.
 
         Raises `ParseRefusedError` if parsing the page does not end or has crashed two processes.
         Raises `OSError` if no process can be started.

@@ -43,10 +43,10 @@ _CRAWL_DELAY = re.compile(r"\s*crawl[- ]delay(?:\s|:|$)", re.IGNORECASE)
 _SLASH = re.compile("%2f", re.IGNORECASE)
 #: Matches `Disallow` in every spelling that protego accepts; a file without it allows every URL.
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
-#: Name for groups of other crawlers: no crawler has this name, because a name has no slash.
+#: Name for other crawlers' groups of rules: no crawler has this name, because a name has no slash.
 _NO_GROUP = "/"
-#: Seconds without a new request for robots.txt after an unusual error, because each page of the
-#: host would otherwise cause a request.
+#: Seconds after an unusual error in which robots.txt is not requested again. Without this pause,
+#: each page of the host would request robots.txt.
 _ERROR_TTL_S = 30.0
 
 
@@ -84,7 +84,7 @@ class Robots:
     _: KW_ONLY
     clock: Callable[[], float]  #: returns monotonic seconds, for the age of rules
     now: Callable[[], datetime]  #: returns the time of day
-    #: Function that gets each origin whose rules have been fetched.
+    #: Function to call with each origin whose rules have been fetched.
     learned: Callable[[str], None] = lambda _: None
     _rules_by_origin: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = field(
         init=False, default_factory=OrderedDict
@@ -172,7 +172,7 @@ class Robots:
 
     async def _fetch(self, origin: str) -> Rules:
         try:
-            # Replace the settings for statuses and sizes, because those settings are for pages.
+            # Do not use the settings for statuses and sizes, because those settings are for pages.
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
@@ -227,7 +227,7 @@ def parse(body: bytes, *, agent: str) -> Rules:
 
 
 def _no_slot() -> None:
-    """Free no slot, because the page that waits for the rules has the slot."""
+    """Do not free a slot, because the page that waits for the rules has the slot."""
 
 
 def _without_others(text: str, *, agent: str) -> str:
@@ -278,6 +278,6 @@ def _spellings(rule: str) -> list[str]:
     """Return the spellings of a rule that match URLs with unescaped slashes in the query."""
     prefix, star, suffix = rule.partition("*")
     if star and "?" not in rule and _SLASH.search(suffix):
-        # Return two spellings, because the wildcard may match the path only, or the query too.
+        # Return two spellings, because the wildcard may match only the path, or also the query.
         return [rule, f"{prefix}*{_SLASH.sub('/', suffix)}"]
     return [_with_slashes(rule)]

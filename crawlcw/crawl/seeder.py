@@ -69,7 +69,7 @@ class RunStart:
             if "over" not in run and await self._ledger.queries.has(_UNFINISHED):
                 return started_at
             ended_at = datetime.fromtimestamp(run.get("over", run["began"]) / 1000, UTC)
-            # If processes start together, the first process may already have ended their run.
+            # If processes start together, one may end their run before the others join the run.
             if ended_at >= await self._first_started():
                 return started_at
         started_at = self._started_at = self._ledger.now()
@@ -262,7 +262,7 @@ class Seeder:
         await self.adder.add(batch)
 
     async def _note_hosts(self, hosts: set[str]) -> None:
-        """Let all processes request these hosts at private addresses, up to a maximum of hosts."""
+        """Let all processes request these hosts at private addresses; limit the number of hosts."""
         addresses = {host for host in hosts if is_address(host)}
         new_hosts = set[str]()
         for of_kind, noted_hosts, limit in (
@@ -278,7 +278,7 @@ class Seeder:
 
 
 def fingerprint(spider: Spider) -> str | None:
-    """Return a digest that changes if the spider may yield other start requests; None if unknown.
+    """Return a digest that changes if the spider's start requests may change; None if unknown.
 
     The digest covers the spider's arguments and source files, and the simple values (such as
     numbers, texts and lists) of the spider's classes and modules.
@@ -324,7 +324,7 @@ def _plain_form(value: object) -> object:
 
 
 def _named_values(values_by_name: Mapping[str, object]) -> list[object]:
-    """Return each name and its value, or the type's name if `_plain_form` refuses the value."""
+    """Return each name with its value, or with the value's type if `_plain_form` refuses it."""
     parts: list[object] = []
     for name, value in sorted(values_by_name.items()):
         if not name.startswith("__"):

@@ -72,7 +72,7 @@ class _SessionEntry:
     proxy: Proxy | None = None  #: the proxy that `identity.proxy` names
     ready: bool = False  #: whether pages can use the session, as far as this process knows
     not_before: datetime | None = None  #: earliest time of the next poll of the session
-    useful_count: int = 0  #: number of pages that the login helped, not yet in the ledger
+    useful_count: int = 0  #: pages that the login helped and that the ledger does not yet count
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
     read_at: float = 0.0  #: monotonic time of the last read of other processes' changes
     used_at: float = 0.0  #: when a page last used the session
@@ -183,7 +183,7 @@ class Sessions:
             self._check_given_up(new_identity)
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
-        """Record that a session could see a page; *probe* is None or a possible login probe."""
+        """Record that a session could see a page; *probe* is a URL to test the login, or None."""
         entry = self._entries.get(used.identity.name)
         if entry is None or entry.identity.fence != used.identity.fence:
             return
@@ -191,7 +191,7 @@ class Sessions:
             if probe not in entry.candidates:
                 entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
-                # The login has helped, because the page had shown a logged-out visitor.
+                # The login has helped, because before it the page showed a logged-out visitor.
                 entry.useful_count += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:
@@ -272,7 +272,7 @@ class Sessions:
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl, Defer):
-            # Ignore `StopCrawl` of a user's hook, which raises `StopCrawl` for the next page too.
+            # Ignore a user hook's `StopCrawl`, because the hook raises it for the next page too.
             return None
         return False
 

@@ -18,7 +18,7 @@ RANGES = {
 
 
 class HistoryQuery(RequestModel):
-    """The request of the page for the data of its charts."""
+    """The dashboard page's request for the data of its charts."""
 
     span: Literal["quarter", "hour", "day", "week"] = "hour"
 

@@ -29,7 +29,7 @@ async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
         # Fail the request, because no ledger is available: Prometheus then sets `up` to 0.
         raise
     except (LedgerError, UsageError, RefusedError):
-        # Show the other ledgers even if this ledger was dropped or has another version's format.
+        # Show the other ledgers even if this ledger was dropped or is of another version.
         return {metrics.LEDGER_READ.name: {"": 0}}
 
 

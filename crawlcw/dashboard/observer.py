@@ -214,7 +214,7 @@ def _rank(host: Host, *, now: datetime) -> tuple[int, bool, float, str]:
 def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) -> str:
     """Return the state of a host in words, such as the reason why the host waits.
 
-    *unfinished* is true if the host has unfinished tasks, *paused* if its crawl is paused.
+    *unfinished* is true if the host has unfinished tasks; *paused* is true if its crawl is paused.
     """
     owner = owner_of(host, now=now)
     rest_left = (host.not_before or now) - now

@@ -40,7 +40,7 @@ TaskId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Selection(RequestModel):
-    """A filter: a task must match all given fields; the times limit when the task last changed."""
+    """A filter: a task must match all given fields; two times limit the time of its last change."""
 
     status: Annotated[list[StatusName], BeforeValidator(_split), Field(max_length=5)] | None = None
     reason: OneReason | None = None
@@ -75,7 +75,7 @@ class FindTasks(Selection):
 
 
 class Order(RequestModel):
-    """An order to the running crawls; `set` changes `settings`, and null resets a setting."""
+    """An order to the running crawls; `set` changes `settings`, where null resets a setting."""
 
     order: Literal["pause", "resume", "set", "stop"]
     settings: Annotated[dict[str, Text | None], Field(max_length=len(ADJUSTABLE))] = {}

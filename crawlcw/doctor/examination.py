@@ -103,7 +103,7 @@ async def examine(
     examples: int = 5,
     recheck_delay: timedelta = RECHECK_DELAY,
 ) -> Report | None:
-    """Check the whole *ledger*, and repair it if *repair* is true; return None if it is empty.
+    """Check the whole *ledger*, and repair it if *repair* is true; return None for an empty ledger.
 
     *examples* is the maximum number of examples for each kind of violation; *recheck_delay* is the
     time between the two checks. Raises `LedgerError`.
@@ -124,7 +124,7 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
     """Check the store, and repair it if *repair* is true; return whether the ledger is readable."""
     kinds = {problem.kind for problem in health.violations}
     remaining = health.violations
-    # Do not repair a table or index whose definition is wrong, because the user must drop it.
+    # Repair nothing if a definition is wrong, because the user must drop that table or index.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
         await ledger.inspection.prepare()
         remaining = (await ledger.inspection.health()).violations
@@ -170,7 +170,7 @@ class _Examination:
 
     async def _check_twice(self, check: _Check) -> None:
         """Check documents twice, and report the documents that have violations both times."""
-        # The dictionary's keys are texts of the documents' keys, because some are unhashable.
+        # Use texts as keys of the dictionary, because some document keys are unhashable.
         keys_by_text: dict[str, Any] = {}
         async for candidate in check(None):
             keys_by_text[repr(candidate.key)] = candidate.key
@@ -220,7 +220,7 @@ class _Examination:
         return was_repaired
 
     async def _sleeping_hosts(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
-        """Yield hosts that become ready after their first task is due; a wake-up was lost."""
+        """Yield hosts that lost a wake-up: they become ready after their first task is due."""
         if wanted_ids is None:
             cursor = ""
             while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):

@@ -16,7 +16,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind, Violation
 from crawlcw.model.task import DONE, WAITING, Status
 
-#: Time until a mended lease expires, in which a living worker can renew the lease.
+#: Time until a mended lease expires; within this time, a living worker can renew the lease.
 _RENEWED_WITHIN = timedelta(seconds=60)
 #: The holder of a mended lease, a name that no worker has.
 _MENDER = "doctor:0"
@@ -146,7 +146,7 @@ _MAY_BE_NEGATIVE = ("depth", "priority")
 def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield the violations of a task.
 
-    *document* has the fields that `ledger.documents` names, but not the items. The field `items` is
+    *document* has the fields that `ledger.documents` names, except the items. The field `items` is
     the number of the items, `items_lost` lists missing items, and `blobs_lost` lists missing blobs.
     """
     if malformed := [*_malformed(document, *_TASK)]:

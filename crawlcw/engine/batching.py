@@ -82,7 +82,7 @@ class GroupWriter(Generic[T]):
     def __init__(
         self, write: Callable[[list[T]], Awaitable[None]], *, first_size: int, max_size: int
     ) -> None:
-        """Pass up to *first_size* elements to the first call of *write*, later up to *max_size*."""
+        """Pass up to *first_size* elements to *write* first, then up to *max_size* in each call."""
         self._write = write
         self._group_size = first_size
         self._max_size = max_size

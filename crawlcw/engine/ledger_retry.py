@@ -47,7 +47,7 @@ class LedgerRetry:
         self._outage_start = self._outage_end = float("-inf")  #: monotonic times of the last outage
 
     def shorten(self, give_up: timedelta) -> None:
-        """Give up operations after *give_up* at the latest, because the crawl must stop."""
+        """Give up operations after at most *give_up*, because the crawl must end."""
         self._give_up = min(self._give_up, give_up)
 
     def grace_start(self, now: datetime) -> datetime | None:
@@ -73,7 +73,7 @@ class LedgerRetry:
         except LedgerUnavailableError as error:
             return await self._repeat(name, partial(operation, *args, **kwargs), error, started_at)
         if (now := time.monotonic()) - started_at > _MAX_DELAY_S:
-            # A slow answer without a failure counts as an outage: the database was frozen.
+            # A slow answer without a failure counts as an outage, because the database was frozen.
             self._note_outage(started_at)
             self._outage_end = now
         if started_at > self._last_success_start:
@@ -133,7 +133,7 @@ class LedgerRetry:
         return result
 
     def _note_outage(self, failed_at: float) -> None:
-        # Let the outage begin at the last success, because it may have begun right after that.
+        # Let the outage begin at the last success, the earliest time when it can have begun.
         outage_start = min(failed_at, self._last_success_start)
         if outage_start > self._outage_end and not self._waiting_count:
             self._outage_start = outage_start
@@ -157,7 +157,7 @@ class _Retrying:
         if not self._name:
             if name in Ledger.__annotations__:
                 member = _Retrying(member, self._retry, name=name)
-        # Do not wrap a method that walks over records, because it is no coroutine.
+        # Do not wrap a method that iterates over records, because it is no coroutine function.
         elif iscoroutinefunction(member):
             member = partial(self._retry.call, f"{self._name}.{name}", member)
         # Store the method in the instance, so that the next access does not call `__getattr__`.

@@ -30,7 +30,7 @@ class Pool:
         self.size = size
         self.dispatched = 0  #: number of leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        #: Coroutine function that waits for a lease; call `task_done` after the lease's work.
+        #: Coroutine function that waits for a lease; the caller calls `task_done` after the work.
         self.get = self._queue.get
         #: Function that starts a worker; None unless the pool runs.
         self._start_worker: Callable[[], object] | None = None
@@ -123,7 +123,7 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         ) from error
 
 
-#: Delay of a task that could not run alone, as a multiple of `max_wait_s`.
+#: Delay of a quarantined task that could not run alone, as a multiple of `max_wait_s`.
 _DEFER_FACTOR = 12
 
 
@@ -145,8 +145,8 @@ class Quarantine:
         """Return whether to start a task now; the caller must call `leave` after a started task.
 
         If a quarantined task runs, `enter` waits for the end of that task and returns False. If
-        *lease* is lost, `enter` cancels the work. A quarantined task that waits too long raises
-        `Defer`.
+        *lease* is lost, `enter` cancels the work. If a quarantined task waits too long, `enter`
+        raises `Defer`.
         """
         if self.quarantined_lease is not None:
             await self._quarantine_ended.wait()
@@ -175,7 +175,7 @@ class Quarantine:
         return True
 
     def leave(self, lease: Lease) -> None:
-        """Note that the work on a task has ended, even if the task has never started."""
+        """Note that the work on a task has ended or will not start."""
         self._in_progress.discard((lease.task.id, lease.fence))
         if not self._in_progress:
             self._none_in_progress.set()

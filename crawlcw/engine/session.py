@@ -38,7 +38,7 @@ _RATE_WINDOW_S = 60.0
 
 
 class TaskLeases:
-    """The leases of tasks that this process has claimed and not yet ended."""
+    """The leases of all tasks that this process has claimed, until each lease ends."""
 
     def __init__(self) -> None:
         self._lease_by_task: dict[bytes, Lease] = {}
@@ -151,7 +151,7 @@ class WorkerSession:
         limit: timedelta = timedelta(0),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
-        """Prepare a session that `join` starts; for *limit* and *deadlines* see `Watchdog`.
+        """Prepare a session that `join` starts; `Watchdog` explains *limit* and *deadlines*.
 
         *lease_length* returns the current length of a lease. The session's ledger operations fail
         if the ledger has not answered for *give_up*.
@@ -178,7 +178,7 @@ class WorkerSession:
         #: Samples of the last minute: a monotonic time, and the number of pages at that time.
         self._rate_samples = deque([(time.monotonic(), 0)])
         self._last_vitals = Vitals()
-        #: Minute of the last rates that were recorded; at first the minute of the worker's start.
+        #: The minute whose rates were recorded last; at first the minute of the worker's start.
         self._recorded_minute = minute_of(self.started_at)
         self._max_lag = 0.0  #: longest lag of the event loop since the last recorded point
         self._is_idle = False
@@ -342,7 +342,7 @@ class WorkerSession:
         return (self.stats.pages - pages_at_start) / (now - start) if now > start else 0.0
 
     async def record_point(self, *, last: bool = False) -> None:
-        """Record the numbers of the last heartbeat, once a minute and at the *last* call."""
+        """Record the numbers of the last heartbeat once a minute, and at once if *last* is true."""
         now = self.raw_ledger.now()
         if not last and minute_of(now) <= self._recorded_minute:
             return

@@ -57,7 +57,7 @@ class Stats(Counters):
             self.more_hosts_given_up += 1
 
     def count_unwritten(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
-        """Add to the numbers of unwritten pages and items; subtract if *written* is true."""
+        """Add *settlements* to the numbers of unwritten pages and items; subtract if *written*."""
         step = -1 if written else 1
         for settlement in settlements:
             change = settlement.change

@@ -62,7 +62,7 @@ class Watchdog:
         """End the process if user code blocks the loop for longer than *limit*; 0 means no limit.
 
         While the loop stalls, the watchdog thread calls *renew* in its own loop every
-        *renew_every*. *deadlines* has the length of each timeout, by failure reason.
+        *renew_every*. *deadlines* maps the failure reason of each timeout to its length.
         """
         self.stalls = StallLog(now=float("inf"))
         self.limit = limit.total_seconds()

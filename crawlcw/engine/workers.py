@@ -47,7 +47,7 @@ def is_gone(worker: Worker, *, now: datetime) -> bool:
 
 
 def _machine_id() -> str:
-    """Return a hash of the host name, the boot of this machine, and the PID namespace."""
+    """Return a hash of the host name, the boot ID of this machine, and the PID namespace."""
     parts = [socket.gethostname()]
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
