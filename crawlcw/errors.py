@@ -114,7 +114,7 @@ class CrawlcwError(Exception):
 
 
 class UsageError(CrawlcwError):
-    """A mistake of the user; the error's message names a remedy."""
+    """Raised for a mistake of the user; the error's message names a remedy."""
 
 
 class UnknownNameError(UsageError):
@@ -140,8 +140,8 @@ class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
     *message* may contain text from the server. *retry_after* is the server's Retry-After in
-    seconds, limited by crawlcw. *hop* is 1 for the first request of a page, and 1 more after each
-    redirect. *response* is the `Response` with an error status, or None without a response.
+    seconds, limited by crawlcw. *hop* is 1 for the first request of a page, 2 after one redirect,
+    and so on. *response* is the `Response` with an error status, or None if no response came.
     """
 
     hop = 1
@@ -186,8 +186,8 @@ def _is_seconds(value: object) -> bool:
 class ProxyFailedError(FetchError):
     """A proxy could not be used, so no request reached the server.
 
-    *is_permanent* says that the proxy refuses this client permanently. If the proxy has worked
-    before, the server may be the cause. In this case, *request_failure* replaces this error.
+    *is_permanent* is true if the proxy refuses this client permanently. If the proxy has worked
+    before, the server may be the cause, so *request_failure* is raised instead.
     """
 
     def __init__(
@@ -201,8 +201,7 @@ class ProxyFailedError(FetchError):
 class ProxiesAwayError(ProxyFailedError):
     """No proxy is usable for *wait* seconds; the page and its host have not failed.
 
-    *is_dead* says that a proxy is dead and must be replaced: the proxy of the request, or the proxy
-    of the session.
+    *is_dead* is true if the proxy of the request or of its session is dead and must be replaced.
     """
 
     def __init__(self, message: str, *, wait: float, is_dead: bool = False) -> None:
@@ -230,7 +229,7 @@ class LedgerError(CrawlcwError):
 
 
 class LedgerUnavailableError(LedgerError):
-    """The ledger did not answer, so it is unknown whether the ledger applied the write."""
+    """The ledger did not answer, so it is unknown whether the ledger has applied the last write."""
 
 
 class LedgerGoneError(LedgerError):
@@ -246,7 +245,7 @@ class LedgerKindError(LedgerConfigurationError):
 
 
 class LedgerFormatError(LedgerConfigurationError):
-    """Another version of crawlcw wrote this spider's or use case's data in another format."""
+    """A crawlcw with a different ledger format wrote the data of this spider or use case."""
 
 
 class LeaseLostError(LedgerError):
@@ -254,12 +253,12 @@ class LeaseLostError(LedgerError):
 
 
 class Defer(CrawlcwError):
-    """Raised to try the page later, without counting the attempt for the page or for its host.
+    """Raised to try a page later; the attempt counts neither for the page nor for its host.
 
     The crawl releases the page. *due* says when the page is due again, as an aware datetime or as a
     duration. If *due* is None, the page is due as soon as its host allows. A user's layer may raise
-    `Defer`, with the *cause* in words; the page then waits at least a second. If a page is always
-    deferred, its crawl never ends.
+    `Defer`, and *cause* is its reason in words. A page that a layer defers waits at least a second.
+    If a page is always deferred, its crawl never ends.
     """
 
     def __init__(self, cause: str, *, due: datetime | timedelta | None = None) -> None:
@@ -344,5 +343,5 @@ def single_errors() -> Iterator[None]:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        # Keep the cause of the error, which `raise` would replace by the group.
+        # Keep the error's own cause, which would else become the exception group.
         raise error from error.__cause__

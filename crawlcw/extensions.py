@@ -22,7 +22,7 @@ COMMANDS, FEEDS, LAYERS, STORES = KINDS
 
 
 def installed(group: str) -> list[EntryPoint]:
-    """Return the extensions of *group*, sorted by name; crawlcw uses the first of each name."""
+    """Return the extensions of *group*, sorted; of those with one name, crawlcw uses the first."""
     return sorted(entry_points(group=group), key=lambda entry_point: entry_point.name)
 
 
@@ -34,8 +34,9 @@ def names(group: str) -> list[str]:
 def load(group: str, name: str) -> Any:
     """Return the object of an extension, or None if no installed package offers it.
 
-    If two packages offer the same name, the first package in `sys.path` wins. Raises `UsageError`
-    if the object cannot be loaded. If its module raises a `CrawlcwError`, `load` raises that error.
+    If two packages offer the name, `load` uses the first in `sys.path`. Raises `UsageError` if the
+    object cannot be loaded. If the extension's module raises a `CrawlcwError`, `load` raises that
+    error.
     """
     for entry_point in entry_points(group=group, name=name):
         try:
@@ -50,7 +51,7 @@ def load(group: str, name: str) -> Any:
 
 
 def described(entry_point: EntryPoint) -> str:
-    """Return the kind, the name and the package of an extension, for a message."""
+    """Return text for a message: the kind, the name and the package of an extension."""
     kind = KINDS[entry_point.group]
     return printable(f"the {kind} {entry_point.name!r} of {package(entry_point)}")
 

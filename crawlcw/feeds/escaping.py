@@ -1,8 +1,8 @@
 """Escape control characters in output, for files and terminals (CWE-150).
 
 Text from pages may hold terminal escape sequences, bidirectional marks, and characters that some
-programs treat as line ends. JSON can escape such characters without a change of meaning; CSV
-cannot.
+programs treat as line ends. JSON can escape such characters and keeps the meaning of the text, but
+CSV has no such escapes.
 """
 
 import re

@@ -34,7 +34,7 @@ _MAX_DELAY = timedelta(minutes=1)
 class ItemSelection:
     """Selection of the items and the fields that an export writes."""
 
-    fields: Sequence[str] | None = None  #: fields to write, in this order; None means all
+    fields: Sequence[str] | None = None  #: fields to write, in the order of writing; None: all
     with_meta: bool = False  #: whether to add the page's `_url` and `_fetched_at`
     fetched_since: datetime | None = None  #: oldest fetch time of exported pages; None: any
     versions: bool = False  #: whether to export the items of a page's earlier visits too

@@ -79,7 +79,7 @@ class Json(JsonLines):
 class Table(JsonLines):
     """Base of table writers, which keep the rows on disk until all columns are known.
 
-    The table's columns are *columns*, or else the fields of all items in the order of appearance.
+    If *columns* is None, the columns are the fields of all items, in order of appearance.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Output:
-    """A target and its writer; as a context manager it opens and closes both.
+    """A target and its writer; a `with` block opens both, and closes both at its end.
 
     If another package's writer raises an error, only this output ends. Then the output's file does
     not appear, and `failure` is the error. Raises `UsageError` if the target cannot be written.
@@ -68,7 +68,7 @@ class Output:
 
     @contextmanager
     def _caught(self) -> Iterator[None]:
-        """Catch an error of another package's writer within the block, and discard the file."""
+        """If a foreign writer raises an error in the block, catch it and discard the file."""
         try:
             with naming(self._target):
                 yield

@@ -24,7 +24,7 @@ else:
 STDOUT = "-"
 #: The formats that need no other package.
 BUILT_IN = ("jsonl", "json", "csv")
-#: The format of each extension that is not itself the name of a format.
+#: Format of each file extension that differs from the name of its format.
 _EXTENSIONS = {
     ".jl": "jsonl",
     ".ndjson": "jsonl",
@@ -99,7 +99,7 @@ class Target:
 
 def format_names() -> list[str]:
     """Return the names of the built-in formats and the formats of installed packages."""
-    # Import `extensions` late, because it takes 8 ms and most crawls use a built-in format.
+    # Import `extensions` late, because this import takes 8 ms, and few crawls need it.
     from crawlcw import extensions
 
     return [*BUILT_IN, *(n for n in extensions.names(extensions.FEEDS) if n not in BUILT_IN)]

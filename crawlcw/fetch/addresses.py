@@ -1,10 +1,10 @@
 """Addresses and ports that a crawl may connect to (CWE-918).
 
-A crawler often runs inside a private network. No link, redirect or DNS answer of the web may lead a
-request into the private network. The address guard checks the IP address of a connection when
-aiohttp makes the socket. A later DNS answer cannot change the checked address.
+A crawler often runs inside a private network. No link, redirect or DNS answer may lead a request
+into the private network. The address guard checks the IP address of a connection when aiohttp makes
+the socket. A later DNS answer cannot change the checked address.
 
-The guard gets the current request by a context variable, because aiohttp does not pass requests.
+The guard reads the current request from a context variable, because aiohttp does not pass it.
 """
 
 import ipaddress
@@ -37,12 +37,12 @@ _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")
 _IPV4_COMPATIBLE = IPv6Network("::/96")
-#: Networks that are special in IANA's registries, but global for some versions of `ipaddress`.
+#: Networks that IANA lists as special, but that some versions of `ipaddress` treat as global.
 _SPECIAL_NETWORKS = [
     ipaddress.ip_network(network)
     for network in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")
 ]
-#: Addresses outside the link-local networks where cloud providers serve credentials to machines.
+#: Addresses at which clouds serve credentials to machines, and which are not link-local.
 _METADATA_ADDRESSES = [
     ipaddress.ip_address(address)
     for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
@@ -60,7 +60,7 @@ NOT_PUBLIC = "the host's address is not public"
 
 
 class Stage(IntEnum):
-    """How far a request has got on its way through a proxy."""
+    """Progress of a request on its way through a proxy."""
 
     DIALLING = 0  #: the proxy is not connected yet
     REACHED = 1  #: the proxy is connected, but has not answered yet
@@ -86,15 +86,15 @@ current_hop: ContextVar[Hop] = ContextVar("current_hop")
 class AddressRefusedError(PermissionError):
     """The host has a private address, and the user has not allowed this.
 
-    The error has no text, because aiohttp merges errors with different texts into an `OSError`.
+    The error has no text, because aiohttp would turn errors with different texts into an `OSError`.
     """
 
 
 class PublicNames:
-    """Reads and writes the ledger's notes about the hosts of start URLs, for all processes."""
+    """Reads and writes notes in the ledger, so that all processes know the same host names."""
 
     def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
-        """Use *notes*; *has_own_start* says that *notes* may have hosts that `start` yielded."""
+        """Use *notes*; *has_own_start* is true if *notes* may have hosts that `start` yielded."""
         self._notes = notes
         self._has_own_start = has_own_start
         self._noted: set[str] = set()
@@ -117,7 +117,7 @@ class PublicNames:
         try:
             return await self._notes.state()
         except LedgerError as error:
-            # Raise the error of a DNS outage, so that the crawl retries the page.
+            # Raise the error that a DNS outage causes, so that the crawl retries the page.
             message = f"could not read the host's address from the ledger: {printable(error)}"
             raise socket.gaierror(socket.EAI_AGAIN, message) from error
 
@@ -135,17 +135,17 @@ class AddressGuard:
     """Allows connections to public addresses and to hosts that the user has named.
 
     - *start_origins* are the `Location.host` of the start URLs. A start URL's host may have a
-      private address. If *start_origins* gives a port, only that port is allowed, otherwise 80 and
-      443. A start URL's host name may have a private address only if the name never had a public
-      address, see `resolved`.
+    private address. If *start_origins* gives a port, only that port is allowed. Without a port, 80
+    and 443 are allowed. If a start URL's host name ever had a public address, the name may not have
+    a private address (see `resolved`).
     - *allow_private* names hosts that may have private addresses. A name without a port allows all
       usual ports.
     - *public_names* remembers public names for other processes and later crawls. Without
       *public_names*, only this guard remembers public names.
 
-    If a trusted name has a private address, other names with the same address are still refused. A
-    link-local address, or an address at which clouds serve credentials, gets a request only if the
-    URL contains the address itself.
+    If an allowed name has a private address, other names with the same address are still refused. A
+    URL with a host name never leads to a link-local address, or to an address at which clouds serve
+    credentials. Such an address must stand in the URL itself.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class AddressGuard:
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _ALLOWED_PORTS
         self._public_names = public_names
-        #: Host names that ever had a public address, whether or not they belong to start URLs.
+        #: Host names, of start URLs or of other URLs, that have had a public address.
         self._public: dict[str, None] = {}
         self._private: set[str] = set()  #: start URLs' names that never had a public address
         self._trust(start_origins)
@@ -194,8 +194,8 @@ class AddressGuard:
         """Check that a request, sent through *proxy*, may go to the host and port of *url*.
 
         The proxy itself may have any address. Raises `FetchError` if the port is refused, or if
-        *proxy* would connect to a private address. If a proxy resolves names itself, this method
-        does not know the address, so it refuses only names such as `localhost`. Raises `OSError` if
+        *proxy* would connect to a private address. If a proxy resolves names itself, `admit` does
+        not know the address, so `admit` refuses only names such as `localhost`. Raises `OSError` if
         the ledger fails.
         """
         host, port = url.raw_host or "", url.port
@@ -247,8 +247,8 @@ class AddressGuard:
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
         """Remember whether *name* has a public address, after a look-up and before a connection.
 
-        The first look-up decides whether a start URL's name may have private addresses. Raises
-        `OSError` while the ledger is unavailable.
+        The first DNS look-up of a start URL's name decides whether the name may have private
+        addresses. Raises `OSError` while the ledger is unavailable.
         """
         public_names, has_public = self._public_names, any(map(is_public, addresses))
         must_reload = name not in self._start_names and not (has_public and name in self._public)
@@ -288,8 +288,8 @@ def is_address(host: str) -> bool:
 def is_public(address: str) -> bool:
     """Return whether an IP *address* belongs to the public Internet.
 
-    If an IPv6 address contains an IPv4 address, the IPv4 address decides, because a gateway would
-    send the packets to the IPv4 address.
+    If an IPv6 address contains an IPv4 address, a gateway sends the packets to the IPv4 address.
+    Therefore the result depends on the IPv4 address.
     """
     ip = _parsed(address)
     if isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST:

@@ -1,16 +1,16 @@
 """Bodies of responses: how to decode them, limit their memory, and refuse some of them.
 
 - **Codings.** The size limit counts *decoded* bytes. A decoder yields one small piece at a time,
-  because 52 bytes of brotli can become gigabytes. Only this module can notice that a compressed
-  stream ends too early, if its Content-Length is correct. A page whose stream ends too early is
-  marked as incomplete, and the download of a file fails.
-- **Memory.** A `MemoryBudget` limits the bytes of all bodies in memory. Tasks get shares of the
-  budget in the order of their requests, so small requests cannot delay a large request forever. A
-  task that has a share never waits for more, because two such tasks could wait for each other. Such
-  a task gets more bytes at once, even if the bodies then exceed the budget.
-- **Refused bodies.** A body is refused if its Content-Type or its first bytes show that the body
-  never ends or is no text. An image is refused even if its Content-Type is HTML. PDF and
-  `application/octet-stream` are read, because spiders want PDF files and unknown types may be text.
+because 52 bytes of brotli can become gigabytes. A compressed stream may end too early although the
+Content-Length is correct, and only this module notices this. A page whose stream ends too early is
+marked as incomplete, and the download of a file fails.
+- **Memory.** A `MemoryBudget` limits the memory that all bodies take together. Tasks get shares of
+the budget in the order of their requests, so small requests cannot delay a large request forever. A
+task that has a share of the budget never waits for more bytes, because two such tasks could wait
+for each other. Such a task gets more bytes immediately, even if the bodies then exceed the budget.
+- **Refused bodies.** A body is refused if its Content-Type or its first bytes show an endless body
+or a body that is not text. An image is refused even if its Content-Type is HTML. PDF is read,
+because spiders want PDF files. `application/octet-stream` is read, because it may be text.
 """
 
 import asyncio
@@ -36,19 +36,19 @@ ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
-#: Number of coded bytes that a body may have beyond the limit of decoded bytes. Some coded bytes,
-#: such as empty gzip members, decode to nothing.
+#: A body may have this many more bytes before decoding than the limit allows after decoding. Some
+#: coded bytes, such as empty gzip members, decode to nothing.
 _RAW_SLACK = 1 << 20
 #: Maximum number of compressed streams in one body, because each stream costs as much time as some
 #: kilobytes of content. Normal bodies have at most some hundreds of streams.
 _MAX_STREAMS = 10_000
-#: Maximum of decoded bytes for each received byte of a file, since a file may have no other limit.
+#: Maximum of decoded bytes for each received byte, because a file may have no size limit.
 _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659 limits the window of zstd to 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-#: Names of codings for which this module has no decoder, from IANA's list and from archives. Any
-#: other name, such as `aws-chunked` or a charset, is ignored, as in browsers.
+#: Names of codings for which this module has no decoder, from IANA's list and from archives. This
+#: module and browsers ignore any other name, such as `aws-chunked` or a charset.
 _WITHOUT_DECODER = frozenset(
     {
         *("aes128gcm", "bzip2", "compress", "dcb", "dcz", "exi", "lz4", "lzma", "pack200-gzip"),
@@ -60,11 +60,11 @@ _WITHOUT_DECODER = frozenset(
 class BodyDecoder:
     """Decodes the content codings of a body, one piece at a time.
 
-    *codings* are the names in Content-Encoding, and the server has applied the first coding first.
-    A body with more than *limit* decoded bytes is cut at the limit. Without *limit*, a body fails
-    if its decoded bytes are more than a hundred times its received bytes. The constructor and
-    `pieces` raise `FetchError` (`content-encoding`) for a body that fails, an unknown coding, or a
-    corrupt stream.
+    *codings* are the names in Content-Encoding, in the order in which the server applied the
+    codings. A body with more than *limit* decoded bytes is cut at the limit. Without *limit*, a
+    body fails if its decoded bytes are more than a hundred times its received bytes. The
+    constructor and `pieces` raise `FetchError` (`content-encoding`) for a body that fails, an
+    unknown coding, or a corrupt stream.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:
@@ -78,7 +78,7 @@ class BodyDecoder:
         self._limit = limit
         self._wire_size = 0
         self.size = 0  #: decoded bytes
-        #: Whether the body was cut at the limit, so that more input is useless.
+        #: Whether the body was cut at the limit; after the cut, the decoder needs no more input.
         self.is_full = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -90,7 +90,7 @@ class BodyDecoder:
                 if self._limit is None:
                     if self.size > _SWELLING_FROM + _MOST_SWELLING * self._wire_size:
                         raise _OverfedError
-                # A body that just fits has no byte over the limit, so only a longer body is cut.
+                # A body of exactly the limit is complete; only a longer body is cut.
                 elif self.size > self._limit:
                     last_piece = piece[: self._limit - self.size]
                     self.is_full, self.size = True, self._limit
@@ -111,13 +111,13 @@ class BodyDecoder:
 
     @property
     def lacks_content(self) -> bool:
-        """Whether more than a checksum would be missing if the body ended now."""
+        """Whether content, and not only a checksum, is missing if the body ends now."""
         return any(stage.missing and stage.lacks_content for stage in self._stages)
 
 
 def codings_of(headers: Mapping[str, str]) -> list[str]:
     """Return the codings of a body, in the order in which the server applied them."""
-    # Servers apply transfer codings last (RFC 9112, section 6.1). aiohttp decodes only chunks.
+    # Servers apply transfer codings last (RFC 9112, section 6.1); aiohttp decodes only `chunked`.
     header_text = ",".join(headers[name] for name in CODED if name in headers)
     names = [part.strip().lower().removeprefix("x-") for part in header_text.split(",")]
     return [name for name in names if name in _CODINGS or name in _WITHOUT_DECODER]
@@ -140,7 +140,7 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         output = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
-        # A piece of *max_length* bytes may be cut, so read more output before giving new input.
+        # If the output has *max_length* bytes, more output may follow without new input.
         self.needs_input = len(output) < max_length
         return output
 
@@ -183,14 +183,14 @@ _Engine: TypeAlias = _Zlib | _Brotli | zstd.ZstdDecompressor
 
 
 class _OverfedError(Exception):
-    """A decoder has received too many bytes or streams for a body within the size limit."""
+    """A compressed body exceeds a limit of this module: it has too many bytes or streams."""
 
 
 class _Stage:
     """Decoder of one coding of a body; a gzip or zstd body may have several streams in a row."""
 
     def __init__(self, name: str, *, room: int) -> None:
-        """Accept at most *room* coded bytes."""
+        """Accept at most *room* bytes of input."""
         coding = _CODINGS.get(name)
         if coding is None:
             raise FetchError(Reason.CONTENT_ENCODING, f"no decoder is available for {name!r}")
@@ -212,7 +212,7 @@ class _Stage:
             if engine is None:
                 data = self._head + data
                 if self._stream_count and data[:1] != self._magic:
-                    # As in browsers, bytes after a stream that start no new stream are ignored.
+                    # Browsers also ignore bytes after a stream that are no new stream.
                     self._has_ended = True
                     return
                 if len(data) < self._peek_size:
@@ -260,8 +260,8 @@ def _deflate(start: bytes) -> _Engine:
     return _Zlib(zlib.MAX_WBITS if has_wrapper else -zlib.MAX_WBITS)
 
 
-#: For each coding: the function that makes a decompressor from a body's first bytes, the first byte
-#: of each further stream (empty if a body is one stream), and how many bytes the function needs.
+#: For each coding: (1) a function that makes a decompressor from the first bytes of a body, (2) the
+#: first byte of each further stream, or b"" if a body is one stream, (3) how many bytes (1) needs.
 _CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
     "gzip": (lambda _: _Zlib(16 + zlib.MAX_WBITS), b"\x1f", 1),
     "deflate": (_deflate, b"", 2),
@@ -280,7 +280,7 @@ def _decoded_through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
 
 #: Number of first bytes of a body that are enough to see its type.
 LOOK = 512
-#: Media types that are read, although other types of the same family, such as images, are refused.
+#: Media types that are read, although all other images are refused.
 _READABLE_IMAGE_TYPES = ("image/svg+xml",)
 _REFUSED_TYPES = (
     *("audio/", "video/", "image/", "font/", "text/event-stream"),
@@ -328,8 +328,8 @@ def check_type(
 ) -> None:
     """Raise `FetchError` for a body of *kind* if it must not be read.
 
-    *accepted* are types that are never refused, such as `image/png`, `image/*`, `*/*`.
-    *declared_type* is the type in Content-Type if *kind* comes from the body's first bytes.
+    *accepted* are types that are never refused, such as `image/png`, `image/*`, `*/*`. If *kind*
+    comes from the body's first bytes, *declared_type* is the type in Content-Type, and else None.
     """
     if not kind.startswith(_REFUSED_TYPES) or kind in _READABLE_IMAGE_TYPES:
         return
@@ -345,7 +345,7 @@ def check_type(
 def check_start(start: bytes, declared_type: str, accepted: Sequence[str]) -> None:
     """Raise `FetchError` for a body that begins with *start*, if it must not be read.
 
-    Checks a body only if `_SAYS_NOTHING` contains its *declared_type*.
+    Bodies are checked only if *declared_type* says nothing about the content.
     """
     if SIGNED.match(start) is not None and declared_type in _SAYS_NOTHING:
         actual_type = next(
@@ -381,7 +381,7 @@ class MemoryBudget:
     async def take(self, size: int, *, waits: bool = True) -> Share:
         """Take *size* bytes, at most the whole budget; wait for free bytes if *waits* is true."""
         size = min(size, self.limit)
-        # Take the lock, which costs time, only if another caller waits or too few bytes are free.
+        # The lock costs time, so take it only if another caller waits or too few bytes are free.
         if waits and (self._turn.locked() or self.used + size > self.limit):
             async with self._turn:
                 while self.used + size > self.limit:

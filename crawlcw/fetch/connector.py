@@ -1,17 +1,17 @@
 """Open connections to servers, read responses, and keep idle connections for later requests.
 
-If a server sends two responses to one HTTP/1.1 request, the second looks like the response to the
-next request. One rule limits the damage of such second responses. If a byte arrives while a
+If a server sends two responses to one HTTP/1.1 request, the second response looks like the response
+to the next request. One rule limits the damage of such second responses. If a byte arrives while a
 connection is idle, the connector closes all idle connections to that origin. From then on, a
 connection to that origin serves only one request. The rule also applies to unread bytes in the
-socket, and to a second response directly after the first. If a second response arrives after the
-next request, crawlcw cannot notice this, and records the second response as the next page. HTTP/2
-is not offered, because aiohttp does not support it.
+socket, and to a second response that directly follows the first response. If a second response
+arrives after crawlcw has sent the next request, crawlcw cannot notice this, and records the second
+response as the next page. HTTP/2 is not offered, because aiohttp does not support it.
 
 aiohttp opens the connections, and its parser reads heads and bodies. The module `framing` repairs
 heads and decodes chunks. aiohttp limits neither interim responses nor the size lines of chunks, so
-this module limits them. Only this module uses private names of aiohttp, which any release may
-change, so pyproject.toml limits aiohttp's version.
+`connector` limits them. Only `connector` uses private names of aiohttp. Any release of aiohttp may
+change these names, so pyproject.toml limits aiohttp's version.
 """
 
 import asyncio
@@ -68,13 +68,13 @@ _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 #: Maximum bytes of the interim responses (such as 103 Early Hints) to one request, because some
 #: servers send such responses for ever.
 _MAX_INTERIM = 1 << 16
-#: Maximum bytes of a response beside its content, such as the size lines of tiny chunks.
+#: Maximum bytes of a response that are not content, such as the size lines of tiny chunks.
 _MAX_FRAMING = 1 << 24
 #: Pattern for interim responses, after the empty lines that some servers send first.
 _INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _BLANK_IN_NAME = re.compile(rb"\n[^\s:]+ +:")
-#: Pattern for the coding `chunked`, which browsers accept at any position among the codings.
+#: Pattern for a list of codings with `chunked`; browsers accept it at any position in the list.
 _CHUNKED = re.compile(r"(?:^|,)[ \t]*chunked[ \t]*(?:,|$)", re.IGNORECASE)
 _MAX_HEAD = 1 << 18  #: as in Chromium
 #: Parameters of aiohttp's response parser.
@@ -106,7 +106,7 @@ class Site:
     idle: list["Listener"] = field(default_factory=list)  #: idle connections, oldest first
 
     def distrust(self) -> None:
-        """Close the idle connections to the origin, and use new connections only once."""
+        """Close the idle connections to the origin, and use each new connection for one request."""
         self.is_kept = False
         for connection in self.idle:
             connection.close()
@@ -130,15 +130,15 @@ class Listener(ResponseHandler):
         self._open_connections = among
         self.site: Site | None = None  #: None until a proxy's tunnel is open
         self.idle_since = 0.0  #: monotonic time when the connection became idle
-        #: Monotonic time when the request was sent; it may be a moment too late.
+        #: Monotonic time just after the request was sent.
         self.sent_at = 0.0
         self.is_answered = False  #: whether the head of the response has come
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the response
         self._socket: Any = None
-        self._received_bytes = 0  #: number of bytes received since the request
+        self._received_bytes = 0  #: number of bytes received since the request was sent
         #: Received bytes of an incomplete head; None if no head is expected.
         self._incomplete_head: bytes | None = None
-        #: Maximum bytes beside the content (head, chunk sizes, trailers) of a complete response.
+        #: Maximum bytes of head, chunk sizes and trailers together in a complete response.
         self._framing_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -163,7 +163,7 @@ class Listener(ResponseHandler):
         """End the connection at once.
 
         A graceful close would wait for a server that does not read the request or does not end TLS.
-        Then the connector's `close` would also wait for that server.
+        If `close` were graceful, the connector's `close` would also wait for such a server.
         """
         self.abort()
 
@@ -178,7 +178,7 @@ class Listener(ResponseHandler):
         self.set_response_params(skip_payload=is_head, read_timeout=patience, **_PARSING)
         if self.transport is None:
             raise ServerDisconnectedError
-        # uvloop sends in the next iteration of the loop, so note the time in that iteration.
+        # uvloop sends in the next iteration of the loop, so `_note_sent` runs in that iteration.
         self._loop.call_soon(self._note_sent)
         self.transport.write(request)
         if not self.writing_paused:
@@ -189,8 +189,9 @@ class Listener(ResponseHandler):
         self.sent_at = monotonic()
 
     def _acknowledge(self) -> None:
-        # Make the kernel acknowledge the head at once. On a reused connection the kernel would wait
-        # 40 ms, and a server with Nagle's algorithm sends the body only after the acknowledgement.
+        # Make the kernel acknowledge the head at once. The kernel would acknowledge it after 40 ms
+        # on a reused connection, and until then a server with Nagle's algorithm would not send the
+        # body.
         if _ACKNOWLEDGE is not None:
             with suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
@@ -213,9 +214,9 @@ class Listener(ResponseHandler):
             return False
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes from the socket; if *data* is empty, parse bytes that a pause has kept."""
+        """Process bytes from the socket; if *data* is empty, parse bytes kept during a pause."""
         if self.site is None or self._parser is None:
-            super().data_received(data)  # a proxy opens its tunnel, or `ask` has not begun
+            super().data_received(data)  # the tunnel is not open, or no request was sent
             return
         self._received_bytes += len(data)
         begins = self._incomplete_head is not None
@@ -245,7 +246,7 @@ class Listener(ResponseHandler):
 
         A response that is already complete stays valid (RFC 9112, section 6.3). Later bytes are
         dropped, because a server could send bytes for ever. On a reused connection, invalid HTTP
-        may be a late part of the previous response, so `transport` sends the request again.
+        may belong to the previous response, so the module `transport` sends the request again.
         """
         is_behind = self.is_answered and self.content.is_eof()
         is_goodbye = data.startswith(_GOODBYES)
@@ -317,7 +318,7 @@ class Connector(TCPConnector):
 
     def __init__(self, settings: Settings, guard: AddressGuard) -> None:
         connect = settings.connect_timeout.total_seconds()
-        # Let DNS time out before the connection, so that dead DNS does not look like a dead host.
+        # DNS has a shorter timeout than the connection, so dead DNS does not look like a dead host.
         self._names = NameResolver(patience=min(connect / 2, _NAME_PATIENCE), guard=guard)
         super().__init__(
             resolver=self._names,
@@ -348,8 +349,8 @@ class Connector(TCPConnector):
         await self._names.close()
 
     def site(self, origin: str, proxy: Proxy | None) -> Site:
-        """Return the `Site` of an origin, such as `https://example.com`, and of *proxy*."""
-        # The key includes the proxy's user, because some proxies have one exit for each user.
+        """Return the `Site` for *origin*, such as `https://example.com`, through *proxy*."""
+        # The key includes the proxy's user, because some proxies have one IP address for each user.
         key = (origin, proxy)
         site = self._sites.get(key)
         if site is None:
@@ -360,7 +361,7 @@ class Connector(TCPConnector):
         return site
 
     async def take(self, site: Site, hop: Hop) -> Listener:
-        """Return the usable connection that has been idle the longest, or else a new connection.
+        """Return the connection that has been idle the longest; if none is usable, open a new one.
 
         The caller must pass the connection to `release`.
         """
@@ -379,7 +380,7 @@ class Connector(TCPConnector):
         return new_connection
 
     def release(self, connection: Listener) -> None:
-        """Keep a connection for the next request if its response is complete, or else close it."""
+        """Keep a connection for the next request if its response is complete; if not, close it."""
         site = connection.site
         assert site is not None
         is_over = (
@@ -465,7 +466,7 @@ class Connector(TCPConnector):
         addresses = await self._resolve_host(proxy.host, proxy.port)
         sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(addresses))
         hop.stage = Stage.REACHED
-        # Make python-socks use the open socket, in the form of a forward proxy that is connected.
+        # Pass the open socket to python-socks as a forward proxy that is already connected.
         forward_proxy: Any = _Reached(hop, sock)
         socks_proxy = SocksProxy.create(
             proxy_type=ProxyType.SOCKS5,
@@ -539,8 +540,8 @@ class _Reached:
 class NameResolver(AbstractResolver):
     """Resolves host names in its own threads, each within *patience* seconds.
 
-    The event loop has too few threads, because each look-up of a dead name blocks one of uvloop's
-    four threads. *guard* notes the addresses of every name.
+    The resolver does not use the event loop's threads. uvloop has four threads, and each look-up of
+    a dead name would block one of them. *guard* notes the addresses of every name.
     """
 
     def __init__(self, *, patience: float, guard: AddressGuard) -> None:
@@ -573,7 +574,7 @@ def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[Resolve
             host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
         )
     except UnicodeError:
-        # No name can exist with a label of more than 63 characters.
+        # A name with a label of more than 63 characters cannot exist.
         raise socket.gaierror(socket.EAI_NONAME, "the name is not valid in the DNS") from None
     return [
         ResolveResult(

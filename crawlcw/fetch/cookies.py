@@ -28,7 +28,7 @@ _MOST_OF_A_DOMAIN = 180  #: maximum number of cookies of one domain, as in Chrom
 _MOST_CHARACTERS = 2 << 20
 #: Pattern for a value that needs no coding in a `Cookie` header.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
-#: A smaller change of a cookie's expiry is ignored, because servers send a new expiry each time.
+#: Changes of a cookie's expiry by less than this are ignored, because they are frequent.
 _MIN_EXPIRY_CHANGE = timedelta(minutes=1)
 
 _MAX_COOKIE = 4096  #: maximum bytes of a cookie's name and value together (section 5.6)
@@ -38,11 +38,11 @@ _BLANK = " \t"
 #: A header with control characters, or with bytes that are not UTF-8, sets no cookie. Browsers keep
 #: such bytes, but a ledger cannot store them.
 _REFUSED_CHARACTERS = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-#: Pattern for a valid Max-Age (section 5.6.2), where a lone `-` is no number.
+#: Pattern for a valid Max-Age (section 5.6.2); a `-` without digits is not valid.
 _MAX_AGE = re.compile(r"-?[0-9]+")
 _DEFAULT_PORTS = frozenset({80, 443})
 
-# Patterns for the tokens of a date, its time, day and year (section 5.1.1).
+# Patterns for any token of a date, and for its time, its day and its year (section 5.1.1).
 _TOKEN = re.compile(r"[^\x09\x20-\x2f\x3b-\x40\x5b-\x60\x7b-\x7e]+")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?![0-9])")
 _DAY = re.compile(r"([0-9]{1,2})(?![0-9])")
@@ -53,20 +53,20 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 class SiteCookies:
     """A cookie jar that returns cookies only to their own site.
 
-    - If `Domain` is a public suffix (`co.uk`, `github.io`) or an IP address, it must be the host
-      that sets the cookie. Then only that host gets the cookie.
+    - If `Domain` is a public suffix (`co.uk`, `github.io`) or an IP address, `Domain` must equal
+    the host that sets the cookie, and only this host gets the cookie.
     - A port other than 80 and 443 has its own cookies.
     - A cookie that came over TLS is sent only over TLS.
 
-    A cookie with an impossible value is dropped, so nothing that a server sends raises an error.
+    A cookie with an impossible value is dropped. No cookie of a server raises an error.
     """
 
     def __init__(self) -> None:
         #: Cookies by a digest of the fields that identify a cookie, in the order in which responses
         #: last set the cookies.
         self._cookies: dict[str, Cookie] = {}
-        #: For each port and domain, the rank (the order by age) of each cookie by its digest. Older
-        #: cookies have lower ranks; a cookie that is set again keeps its rank.
+        #: Ranks of cookies: port and domain -> digest of the cookie -> rank. Older cookies have
+        #: lower ranks; a cookie that is set again keeps its rank.
         self._ranks: dict[tuple[int, str], dict[str, int]] = {}
         self._rank_counter = count()
         self._size = 0  #: characters of all cookies
@@ -74,7 +74,7 @@ class SiteCookies:
         self.changed: set[str] = set()
 
     def all(self) -> dict[str, Cookie]:
-        """Return all cookies, by the digest of the fields that identify a cookie."""
+        """Return all cookies; the key is the digest of the fields that identify a cookie."""
         return dict(self._cookies)
 
     def take_changes(self) -> dict[str, Cookie | None]:
@@ -83,7 +83,7 @@ class SiteCookies:
         return {cookie_key: self._cookies.get(cookie_key) for cookie_key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
-        """Replace the jar's cookies by *cookies*, except cookies that responses have changed."""
+        """Replace the jar's cookies by *cookies*, but keep those that responses have changed."""
         for cookie_key in self._cookies.keys() - cookies.keys() - self.changed:
             self._drop(cookie_key)
         for cookie_key, cookie in cookies.items():
@@ -135,7 +135,7 @@ class SiteCookies:
                 elif (
                     (domain == host or not cookie.host_only)
                     and (is_safe or not cookie.secure)
-                    # A cookie's path stands for all paths below it (section 5.1.4).
+                    # A cookie's path matches all paths below it (section 5.1.4).
                     and (
                         path == cookie.path or path.startswith(f"{cookie.path.removesuffix('/')}/")
                     )
@@ -175,7 +175,7 @@ class SiteCookies:
         self.changed.add(cookie_key)
 
     def _drop(self, cookie_key: str) -> int | None:
-        """Remove a cookie, and return its rank, or None if there is no such cookie."""
+        """Remove a cookie and return its rank; return None if there is no such cookie."""
         cookie = self._cookies.pop(cookie_key, None)
         if cookie is None:
             return None
@@ -190,7 +190,7 @@ class SiteCookies:
 def _origin(url: yarl.URL) -> tuple[str, int, bool]:
     """Return the host of *url*, the port for the cookies of the host, and whether *url* uses TLS.
 
-    Ports 80 and 443 share their cookies (as port 0), because sites redirect from HTTP to HTTPS.
+    Ports 80 and 443 count as port 0 and share cookies, because sites redirect from HTTP to HTTPS.
     """
     port = url.port or 0
     return (
@@ -248,7 +248,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     if domain not in ("", host) and not is_shared:
         return None
     path, is_secure = attributes.get("path", ""), "secure" in attributes
-    # If a cookie has no name, servers read its value as a name, so check the value for a prefix.
+    # Servers read the value of a cookie without a name as its name, so the value may have a prefix.
     effective_name = (name or value).lower()
     is_host = effective_name.startswith("__host-")
     if (
@@ -267,7 +267,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
         host_only=not is_shared,
         path=path,
         port=port,
-        # Stricter than browsers, send a cookie that came over TLS only over TLS.
+        # Send a cookie that came over TLS only over TLS; browsers are less strict.
         secure=is_safe,
         expires=_end(attributes, now=now),
     )
@@ -289,7 +289,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
-    """Return when a cookie expires, in whole seconds; None if the cookie ends with its session."""
+    """Return the expiry of a cookie, in whole seconds; None for a session cookie."""
     now = now.replace(microsecond=0)
     if (age_text := attributes.get("max-age")) is not None:
         seconds = min(int(age_text), int(_MAX_LIFETIME.total_seconds()))
@@ -327,5 +327,5 @@ def cookie_date(text: str) -> datetime | None:
 
 @lru_cache(maxsize=1)
 def _suffixes() -> PublicSuffixList:
-    # The package contains the list of public suffixes, and takes 0.1 s to read the list.
+    # `PublicSuffixList` takes 0.1 s to read the list of public suffixes.
     return PublicSuffixList()

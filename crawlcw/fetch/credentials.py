@@ -24,8 +24,9 @@ class Credentials:
     """Layer that adds an origin's secrets to each request to that origin.
 
     The spider and the hooks do not see the secrets that this layer adds. If several sources set the
-    same header, the header of the request itself wins. The header of the session is next, at the
-    origins of its login. The header of the settings or start URL is last.
+    same header, the layer sends the request's own header. If the request has none, it sends the
+    session's header at the origins of the session's login, and else the header of the settings or
+    of the start URL.
     """
 
     def __init__(
@@ -59,14 +60,14 @@ class Credentials:
         return frozenset(self._origins)
 
     def trust(self, origins: Iterable[str]) -> None:
-        """Send the secrets of the settings to *origins* as well, as to start URLs."""
+        """Send the secrets of the settings not only to start URLs but also to *origins*."""
         if self._secret_headers:
             self._origins.update(origins)
 
     def learn(self, url: str) -> bool:
         """Note the origin, user and password of a start URL; return whether the login is new.
 
-        Only the first login for an origin counts. Raises `FetchError` if *url* is not a URL.
+        Later logins for the same origin are ignored. Raises `FetchError` if *url* is not a URL.
         """
         if self._secret_headers:
             self._origins.add(urls.origin_of(url))

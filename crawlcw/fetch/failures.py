@@ -21,7 +21,7 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the error for HTTP 407; *otherwise* is the error if the server has sent the 407."""
+    """Return the error for HTTP 407; *otherwise* is the error to use if the server sent the 407."""
     complaint = "needs a user and a password" if proxy.user is None else "rejects its password"
     message = f"the proxy {proxy} {complaint} (HTTP 407)"
     return ProxyFailedError(message, is_permanent=True, request_failure=otherwise)
@@ -46,7 +46,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         tunnel_failure = FetchError(failure.reason, f"{failure.message}, through the proxy {proxy}")
         if hop.stage is Stage.PASSED or failure.reason not in _SILENCE:
             return tunnel_failure
-        # If a SOCKS proxy has not sent its greeting, the proxy itself has failed. After its
+        # If a SOCKS proxy has not sent its greeting, the failure is the proxy's. After its
         # greeting, a SOCKS proxy may be waiting for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} accepts connections but does not respond"
@@ -58,7 +58,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
 
 
 def _untrusted(error: BaseException | None) -> str | None:
-    """Return the message of the certificate error among the causes of *error*, if there is one."""
+    """Return the message of a certificate error that caused *error*; None without such an error."""
     # Search all causes, because a TypeError may hide the error (TLS in TLS in Python 3.11).
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
@@ -70,7 +70,7 @@ def failure_of(error: Exception) -> FetchError:
     at_connect = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
     if isinstance(at_connect or error, AddressRefusedError):
         return FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
-    # aiohttp stores objects of any type as `message`, such as half a response.
+    # aiohttp stores objects of any type as `message`, such as an incomplete response.
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) else str(error)
     if isinstance(error, aiohttp.ServerDisconnectedError):

@@ -1,9 +1,9 @@
 """Read heads that violate HTTP, and bodies in chunks, as browsers do.
 
-aiohttp's parser refuses a whole head if one line is not a header, and refuses a chunk with a blank
-or a bare line feed. Browsers accept such invalid responses, so this module mends them. A connection
-is not used again after a mended response. A proxy may find the response's end at a different byte,
-and take the bytes after that for a second response.
+aiohttp's parser refuses a whole head if one line is not a header. It refuses a chunk if the size
+line has a blank, or if a line ends with a bare line feed. Browsers accept such invalid responses,
+so this module mends them. A connection is not used again after a mended response. A proxy may see
+the response's end at a different byte, and treat later bytes as a second response.
 """
 
 import re
@@ -29,8 +29,9 @@ _MAX_TRAILERS = 1 << 16
 def mended(head: bytes) -> bytes:
     """Return the response head with only its valid header lines and at most one Content-Length.
 
-    An invalid Content-Length is dropped, so the body ends with its connection. A Content-Length
-    beside a Transfer-Encoding is dropped. Raises `HttpProcessingError` for two different lengths.
+    An invalid Content-Length is dropped, so the body ends when the connection closes. If a response
+    has a Transfer-Encoding, its Content-Length is dropped. Raises `HttpProcessingError` for two
+    different lengths.
     """
     status, *lines = _LINE_END.split(_FOLD.sub(b" ", head).rstrip())
     head_lines, lengths, is_coded = [status], set[bytes](), False
@@ -59,7 +60,7 @@ def mended(head: bytes) -> bytes:
 
 
 class Chunks:
-    """Decoder of a body in chunks, which replaces aiohttp's parser after a response's head.
+    """Decodes a body in chunks, after aiohttp's parser has parsed the response's head.
 
     Blanks and extensions after a chunk's size are ignored, and lines may end with a bare line feed.
     """
@@ -76,8 +77,8 @@ class Chunks:
     def __init__(self, payload: StreamReader) -> None:
         """Feed the content of all chunks to *payload*."""
         self._payload = payload
-        #: The bytes that are not parsed yet, such as half a size line. The initial value is the end
-        #: of the head, because `_SIZE` begins with a line end.
+        #: The bytes that are not parsed yet, such as a part of a size line. The initial value is a
+        #: line end, because the pattern `_SIZE` begins with a line end.
         self._unparsed_bytes = b"\r\n"
         self._missing_bytes = 0  #: number of missing bytes of the current chunk
         self._has_bare_lf = False
@@ -109,7 +110,7 @@ class Chunks:
                 self._has_bare_lf = True
             start, missing = size.end(), int(digits, 16)
             if not missing:
-                # Keep the last line feed, with which `_TRAILERS_END` begins.
+                # Keep the last line feed, because the pattern `_TRAILERS_END` begins with one.
                 start, self._is_last = start - 1, True
         self._payload.feed_data(b"".join(pieces))
         self._missing_bytes, self._unparsed_bytes = missing, data[start:]
@@ -136,10 +137,10 @@ class Chunks:
         """Do nothing, because the payload already has all content of the received bytes."""
 
     def feed_eof(self) -> None:
-        """End the body when its connection ends; raises `HttpProcessingError` for half a body."""
+        """End the body with its connection; raises `HttpProcessingError` if bytes are missing."""
         if self._payload.is_eof():
             return
-        # Some servers omit the line end after the last "0", or the final empty line.
+        # Some servers omit the line end after the last size "0", or omit the last empty line.
         if not self._is_last and (
             self._missing_bytes or not _LAST_BEGUN.fullmatch(self._unparsed_bytes)
         ):

@@ -38,7 +38,7 @@ from crawlcw.fetch.user_layers import (
 from crawlcw.files.saving import SaveFile
 from crawlcw.model import urls
 
-#: In a mapping by `Purpose`, this is the key for pages that a browser renders.
+#: Key for pages that a browser renders, in mappings whose other keys are `Purpose`s.
 RENDERED = "rendered"
 
 
@@ -70,13 +70,12 @@ def layers(
     watch: Watchdog,
     keeps_bodies: bool = False,
 ) -> list[Step | None]:
-    """Return the layers of a crawl of *spider*, the outermost first, with None for omitted layers.
+    """Return the layers for *spider*, the outermost first; None stands for an omitted layer.
 
-    A layer sees a request after all outer layers have changed the request, and a response after all
-    inner layers have changed the response. A layer gets only the kinds of requests that its
-    `purposes` list, or all requests if the layer has no `purposes`. `Fetcher` chooses the session
-    before the first layer. `credentials` adds the session's headers, `Proxies` its proxy, and
-    `Transport` its cookies.
+    A layer gets a request from the layer outside it, and a response from the layer inside it. If a
+    layer has the attribute `purposes`, the layer gets only requests for these purposes. `Fetcher`
+    chooses the session before the first layer. `credentials` adds the session's headers, `Proxies`
+    its proxy, and `Transport` its cookies.
     """
     chosen_layers = [*spider.layers, *loaded_layers(settings.layers)]
     user_layers = [UserLayer(layer, watch, admission) for layer in chosen_layers]
@@ -101,21 +100,20 @@ def layers(
     )
     return [
         # `FollowRedirects` runs once for an attempt, because the attempt's deadline covers all
-        # hops. Before a redirect, scope, robots.txt and delay must permit its target.
+        # hops. It checks scope, robots.txt and delay before each redirect.
         FollowRedirects(settings, admission),
         # ---- The layers below run once for each hop, the first URL or a redirect's target.
         # `login_when` checks the response after hooks and the browser have changed it.
         CheckAnswer(spider) if logs_in(spider) else None,
-        # The layers of the spider and the settings see the rendered page, and no secrets.
+        # The layers of the spider and the settings see the rendered page, but they see no secrets.
         *(layer for layer in user_layers if not layer.is_wire),
-        # Hooks are below the layers, so layers see the page that the hooks return.
+        # The hooks change a response before the layers above see it.
         *(UserLayer(inner, watch, admission) for inner in hooks if inner is not None),
         # Records the response for WARC files before a hook changes the response.
         Record() if keeps_bodies else None,
         # Renders pages in a browser, whose own requests pass all layers below.
         render,
-        # Adds the secrets of settings, start URLs and session, below everything that the spider
-        # sees.
+        # Adds the secrets of settings, start URLs and session, which the layers above do not see.
         credentials,
         None if streams else SaveFile(settings),
         default.spider_downloader,
@@ -124,7 +122,7 @@ def layers(
 
 
 def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
-    """For each purpose, return a function that passes a request to *steps* from first to last.
+    """For each purpose, return a function that sends a request through *steps* in their order.
 
     For pages that a browser renders, the key is `RENDERED` instead of a purpose.
     """
@@ -144,7 +142,7 @@ def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
 
 
 def _above(layer: Layer, call_next: Next) -> Next:
-    # Return the layer's coroutine, because an `async def` would add one frame for each layer.
+    # An `async def` would add one stack frame for each layer, so return the layer's coroutine.
     return lambda attempt, request: layer(attempt, request, call_next)
 
 
@@ -186,9 +184,9 @@ def web(
     proxies: ProxyPool,
     cache: Callable[[Settings, MemoryBudget], Layer | None] | None = None,
 ) -> DefaultDownloader:
-    """Return the downloader for a crawl of *spider*; *extra_urls* are more start URLs.
+    """Return the downloader for *spider*; *extra_urls* are start URLs besides the spider's own.
 
-    *cache* makes the cache layer. Cached bodies count in the downloader's memory budget.
+    *cache* returns the cache layer. Cached bodies count in the downloader's memory budget.
     """
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *extra_urls]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
@@ -200,7 +198,7 @@ def web(
 async def downloader_of(
     spider: Spider, default: Downloader, settings: Settings
 ) -> AsyncIterator[DefaultDownloader]:
-    """Open the downloader of *spider*, and close it and *default* after the block.
+    """Open the downloader of *spider*; close this downloader and *default* after the block.
 
     Raises `SpiderError` if the spider's `downloader()` does not return a downloader.
     """

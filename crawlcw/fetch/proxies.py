@@ -1,13 +1,12 @@
 """For each request, choose a proxy that works and that the request's host has not banned.
 
 Each proxy has a circuit breaker (`health.ProxyBreaker`). If a proxy cannot be reached, the proxy
-has failed. If a request through a reachable proxy fails, the page is requested once more, through
-another proxy:
+has failed. If a request through a reachable proxy fails, another proxy requests the page again:
 - If the second request works, one failure counts against each proxy that failed.
-- If the second request fails too, the page or its origin has failed. This holds only if at least
-  one of the tried proxies works for other pages.
+- If the second request fails too, the page or its origin has failed, but only if at least one of
+the tried proxies works for other pages.
 
-So the crawl does not give up a host because of a bad proxy, or a proxy because of a bad host.
+So a bad proxy does not make the crawl give up a host, and a bad host does not cost a proxy.
 """
 
 import asyncio
@@ -38,12 +37,12 @@ logger = logging.getLogger(__name__)
 _RECENT = 60.0
 #: Maximum number of proxies that try one page. If all these proxies fail, the page has failed.
 _MOST_TRIED = 10
-#: Seconds of a proxy's first ban by a host; each later ban takes twice as long as the ban before.
+#: Length of the first ban of a proxy by a host, in seconds; each later ban is twice as long.
 _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
 #: Seconds that a request waits for a usable proxy before `ProxiesAwayError` is raised.
 _PATIENCE = 5.0
-#: Number of failures in a row that stop a proxy's use, if other proxies could fetch the pages.
+#: A proxy is no longer used after this many failures in a row for pages that other proxies got.
 _MAX_FAILURES_IN_ROW = 3
 
 
@@ -70,7 +69,7 @@ class ProxyPool:
         self._next_index = random.randrange(len(self.proxies)) if self.proxies else 0
         #: The end of the last ban and the number of bans, by proxy and host.
         self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
-        #: The proxies that failed for each URL; if another proxy gets the page, they are the cause.
+        #: For each URL, the failed proxies; their failures count if another proxy gets the page.
         self._failed_by_url: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
         #: For each origin, the proxy that last got a response, and the time of that response.
         self._last_answer_by_origin: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
@@ -171,7 +170,7 @@ class ProxyPool:
         remember(self._last_answer_by_origin, origin, (proxy, self._clock()))
 
     def note_fetched(self, url: str, proxy: Proxy | None) -> None:
-        """Record that *proxy* (None if unknown) has fetched *url* or the target of a redirect.
+        """Record that *proxy* (None if unknown) has fetched *url*, perhaps after redirects.
 
         A failure counts against each proxy that failed for *url* before.
         """
@@ -184,7 +183,7 @@ class ProxyPool:
         self.failed(proxy, message, tolerated=_MAX_FAILURES_IN_ROW)
 
     def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
-        """Record a failure of *proxy*; stop its use after *tolerated* failures in a row."""
+        """Record a failure; after *tolerated* failures in a row, stop the use of *proxy*."""
         breaker, now = self.health(proxy), self._clock()
         if not breaker.fault(
             why, now=now, policy=self._policy, tolerated=tolerated, is_permanent=for_good
@@ -211,10 +210,11 @@ class ProxyPool:
         return wait_s is not None and wait_s <= 0
 
     def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
-        """Return after how many seconds another proxy can be tried, to find the cause of *error*.
+        """Return the seconds until another proxy can be tried, to find the cause of *error*.
 
-        If the page or its origin is the cause, return None. *is_fixed* means that the proxy belongs
-        to a session. The proxy's failure counts only if the origin has answered another proxy.
+        If the page or its origin is the cause, return None. *is_fixed* is true if the proxy belongs
+        to a session. The failure of such a proxy counts only if another proxy got a response from
+        the origin.
         """
         proxy = self._failed_proxy(error)
         if proxy is None:
@@ -275,8 +275,8 @@ class ProxyPool:
     ) -> Proxy | None:
         """Return the proxy of a session: the proxy with *key*, if that proxy is still usable.
 
-        Choose a different proxy, if possible, when the proxy with *key* is dead or *is_renewed* is
-        true. The search for a different proxy starts at *pool_index*. If the settings have no
+        If the proxy with *key* is dead, or if *is_renewed* is true, choose a different proxy if
+        possible. The search for a different proxy starts at *pool_index*. If the settings have no
         proxies, return None.
         """
         if not self.proxies:
@@ -296,7 +296,7 @@ class ProxyPool:
         return (ready or alive or bound_proxies or proxies_in_order)[0]
 
     def away(self) -> tuple[float, str] | None:
-        """Return for how many seconds no proxy is usable, and why; None if a proxy is usable."""
+        """Return the seconds until a proxy is usable, and the cause; None if one is usable now."""
         if self.is_empty:
             return None
         first_breaker = min(map(self.health, self._all), key=lambda breaker: breaker.ready_at)
@@ -305,22 +305,22 @@ class ProxyPool:
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
-    """Return whether *proxy* itself may have sent the response, because HTTP is unencrypted."""
+    """Return whether *proxy* itself may have sent the response, as it can without encryption."""
     return url.startswith("http:") and not proxy.is_socks
 
 
 class Proxies:
     """Layer that sends a request through its own proxy, its session's proxy, or a pool's proxy.
 
-    Raises `ProxiesAwayError` if no proxy is usable now, so nothing was sent. If a request fails
-    after it was sent, the error's attribute `proxy` is the request's proxy.
+    Raises `ProxiesAwayError` if no proxy is usable now, so nothing was sent. If a sent request
+    fails, the error's attribute `proxy` names the proxy that was used.
     """
 
     def __init__(self, pool: ProxyPool) -> None:
         self._pool = pool
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the response; an attempt keeps its proxy as long as the proxy is usable."""
+        """Return the response; later requests of the attempt use the same proxy if it is usable."""
         proxy_url = request.options.proxy
         if proxy_url == DIRECT or (
             proxy_url is None and (self._pool.is_empty or not self._pool.asks_for(request.url))
@@ -363,7 +363,7 @@ class Proxies:
     def _proxy_for(self, attempt: Attempt, request: Request, tried_proxies: set[Proxy]) -> Proxy:
         """Return the proxy to send *request* through.
 
-        Raises `FetchError`, and `SettingsError` if the named proxy needs a missing package.
+        Raises `FetchError`. Raises `SettingsError` if the proxy needs a package that is missing.
         """
         proxy_url = request.options.proxy
         if proxy_url is not None:

@@ -31,7 +31,7 @@ class Admission(Protocol):
         """Wait until an attempt may request *url*; raises `FetchError` if *url* is refused."""
 
     async def turn(self, attempt: Attempt, url: str) -> None:
-        """Wait until the delay of the host permits another request of *url*."""
+        """Wait until the delay of the host permits a request of *url*."""
 
     def throttled(self, response: Response) -> None:
         """Note that a redirect's target asked to slow down, and pause redirects to its host."""
@@ -41,13 +41,14 @@ class Admission(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Context in which a browser may request a part of a page; raises `FetchError`.
 
-        A part of a page is an image, for example, or (if *is_document*) a document that a script
-        loads. If the part's host has no free slot, the request waits for the page's lock, *turn*.
+        A part is an image, for example. If *is_document* is true, it is a document that a script
+        loads. If the part's host has no free slot, the request waits for *turn*, the lock of the
+        page.
         """
 
 
 class FollowRedirects:
-    """Layer that follows redirects until a response, within the deadline of the attempt.
+    """Layer that follows redirects to the final response, within the deadline of the attempt.
 
     - The request's timeout covers all hops (the first request and each redirect).
     - Before a target is requested, it must be in scope and allowed by robots.txt, and the host's
@@ -105,7 +106,7 @@ class FollowRedirects:
                     break
                 attempt.redirects.append(response)
                 hop = next_hop
-                # Keep the request's cookies for a redirect back to the first origin.
+                # Keep the request's cookies, as a redirect may lead back to the first origin.
                 hop.options = request.options
                 visit = visits[hop.method, hop.url] = visits.get((hop.method, hop.url), 0) + 1
                 self._check_end(attempt, hop.url, visit=visit)
@@ -122,7 +123,7 @@ class FollowRedirects:
 
     def _check_end(self, attempt: Attempt, url: str, *, visit: int) -> None:
         """Raise `FetchError` if the redirects seem never to end."""
-        # A server that sets a cookie often redirects to the same page, so allow a second visit.
+        # Many servers set a cookie and redirect to the same page, so allow a second visit.
         cookies = attempt.session is not None or self._settings.cookies
         if visit > 1 + cookies:
             raise FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
@@ -132,7 +133,7 @@ class FollowRedirects:
             raise FetchError(Reason.REDIRECT_LIMIT, message)
 
     def _check_cut(self, attempt: Attempt, response: Response) -> None:
-        """Raise `FetchError` if the page was cut although `truncate` is off."""
+        """Raise `FetchError` if the page was cut, unless `truncate` allows cut pages."""
         options, settings = attempt.request.options, self._settings
         cuts = settings.truncate if options.truncate is None else options.truncate
         if cuts or not 200 <= response.status < 300:
@@ -150,7 +151,8 @@ class FollowRedirects:
 def onward(request: Request, response: Response, *, target: str | None = None) -> Request:
     """Return the request for the target of the redirect *response*.
 
-    The result has no options. *target* replaces the Location of *response*. Raises `FetchError`.
+    The result has default `options`. *target* replaces the Location of *response*. Raises
+    `FetchError`.
     """
     target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
@@ -168,7 +170,7 @@ def onward(request: Request, response: Response, *, target: str | None = None) -
 
 
 def loop_message(url: str, *, cookies: bool = False) -> str:
-    """Return the message for a `redirect-loop`; *cookies* says whether the crawl keeps cookies."""
+    """Return the message for a `redirect-loop`; *cookies* is true if the crawl keeps cookies."""
     hint = "" if cookies else "; perhaps the site needs cookies"
     return f"the redirects lead back to {url}{hint}"
 

@@ -1,8 +1,8 @@
 """The downloader of the crawl, which speaks HTTP/1.1 with aiohttp's connector and parser.
 
-This module itself writes requests, decodes and limits bodies, and names the reasons of failures, so
-that no server can make the crawl hang or fill the memory. aiohttp's client session would cost more
-CPU than this whole module.
+This module writes requests, decodes and limits bodies, and names the reasons of failures. No server
+can make the crawl hang or fill the memory. The module does not use aiohttp's client session,
+because the session would cost more CPU than the whole module.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 #: Methods whose requests need no Content-Length if they have no body.
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
-#: Headers that `_request` writes itself; a user can set only the value of Host.
+#: Headers that `_request` writes itself; of these headers, a user can set only Host.
 _FIXED_HEADERS = frozenset({"host", "content-length", "transfer-encoding"})
 #: RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
-#: Length of the longest scheme part of a URL; the path's first slash comes after this part.
+#: Length of the longest `scheme://` of a URL; the path begins at the first slash after it.
 _BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
 #: Maximum size in bytes of a body that does not count for the memory budget.
@@ -96,7 +96,7 @@ class AiohttpDownloader:
         self._settings = settings
         self._files = FileTransfers(settings)
         self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
-        # The small bodies that do not count in the memory budget take at most a sixteenth of it.
+        # Small bodies are not in the memory budget, and take at most a sixteenth of the budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
         self._address_guard = AddressGuard(
@@ -140,7 +140,7 @@ class AiohttpDownloader:
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Send *request* to *url*, and return the response; see `Downloader`."""
-        # If a user's own downloader calls this method, use its current attempt.
+        # If a user's own downloader calls `fetch`, use the attempt that this downloader works on.
         outer = current_hop.get(None)
         attempt = Attempt(request=request) if outer is None else outer.attempt
         attempt.proxy = None
@@ -182,15 +182,15 @@ class AiohttpDownloader:
                 descriptor_errnos = (errno.EMFILE, errno.ENFILE)
                 if not isinstance(error, OSError) or error.errno not in descriptor_errnos:
                     raise failure_in(error, hop) from error
-            # No descriptor is free. The page did not cause this error, so count no attempt. Close
-            # the idle connections, and wait until other requests have ended.
+            # No descriptor is free. The page did not cause this error, so do not count the attempt.
+            # Close the idle connections, and wait until other requests have ended.
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
     async def _send(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
         """Send the request, and return its connection, on which the response's head has arrived."""
         attempt, request, site, path = hop.attempt, hop.request, hop.site, hop.path
-        # Without a tunnel, add the proxy's login to each request; the proxy removes the login.
+        # Without a tunnel, each request needs the proxy's login, which the proxy removes.
         is_tunnel = site.url.scheme == "https" or (hop.proxy is not None and hop.proxy.is_socks)
         proxy = None if is_tunnel else hop.proxy
         if proxy is not None:
@@ -215,7 +215,7 @@ class AiohttpDownloader:
                 await connection.ask(
                     payload,
                     is_head=method == "HEAD",
-                    # The request's own timeout replaces `read_timeout` if it is longer.
+                    # A request's own timeout replaces `read_timeout` if the own timeout is longer.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
                 if proxy is not None and connection.message.code == 407:
@@ -281,7 +281,7 @@ class AiohttpDownloader:
             if codings:
                 length = None
             else:
-                # Most pages are complete when this code runs, so their size is known.
+                # Most bodies are complete when this code runs, so the size of the body is known.
                 length = content.total_bytes if content.is_eof() else _length(headers)
             if length is not None and length <= min(max_body, self._free_body):
                 body = content.read_nowait() if content.is_eof() else await content.read()
@@ -289,7 +289,8 @@ class AiohttpDownloader:
                     check_start(body[:LOOK], kind, accepted)
             else:
                 decoder = BodyDecoder(codings, limit=max_body)
-                # Reserve all memory of a large body at once, because a later wait could deadlock.
+                # Reserve all memory of a large body now, as two bodies could later wait for each
+                # other.
                 share = max_body if length is None else min(max_body, length)
                 check = partial(check_start, declared_type=kind, accepted=accepted)
                 body, waited_s = await self._collected(content, decoder, hop.attempt, share, check)
@@ -408,8 +409,8 @@ def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str |
         return "bytes" if decoder.is_full else None
     if not decoder.lacks_content:
         return "checksum"
-    # Browsers show an incomplete compressed body if the server has sent as many bytes as it
-    # announced. If the server announced no length, the connection may have broken.
+    # Browsers show an incomplete compressed body if the body has as many bytes as the server
+    # announced. If the server announced no length, a broken connection may be the cause.
     is_framed = "content-length" in headers or "transfer-encoding" in headers
     if body and is_framed:
         return "coding"
@@ -430,8 +431,8 @@ def headers_of(wire_headers: CIMultiDictProxy[str]) -> dict[str, str]:
         if key not in text_by_name:
             text_by_name[key] = text
         elif key == "x-robots-tag" and ":" not in text:
-            # A rule for all robots must come first, because a robot's name applies to all rules
-            # after it.
+            # A rule for all robots must come first, because a rule after a robot's name is for this
+            # robot only.
             text_by_name[key] = f"{text}, {text_by_name[key]}"
         elif key != "location":
             text_by_name[key] = f"{text_by_name[key]}, {text}"

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _OUR_FILES = (__file__,)
 #: Minimum wait of a page that a layer defers, so that the crawl does not retry it all the time.
 _LEAST_WAIT = timedelta(seconds=1)
-#: Longest wait of a deferred page, because the ledger's dates end with the year 9999.
+#: Longest wait of a deferred page; a ledger cannot store dates after the year 9999.
 _LONGEST_WAIT = timedelta(days=36_500)
 
 
@@ -57,7 +57,7 @@ class SpiderFaultError(FetchError):
 async def _fault(
     error: BaseException, cancellation: Cancellation, name: str, function: Callable[..., Any]
 ) -> BaseException:
-    """Return a `SpiderFaultError` for *error*, or return *error* itself if it is a cancellation."""
+    """Return a `SpiderFaultError` for *error*; return *error* itself if it is a cancellation."""
     if cancellation.passes(error):
         return error
     await cancellation.raise_pending_after(error)
@@ -71,7 +71,7 @@ def _checked(error: Defer) -> BaseException:
         if isinstance(wait, datetime):
             wait -= datetime.now(UTC)  # `TypeError` if the time has no zone
         if wait is not None and not isinstance(wait, timedelta):
-            raise TypeError  # handled as a time without a zone
+            raise TypeError  # refused, as a time without a zone is
     except Exception:  # a user's time zone class may raise any error
         message = "is neither a duration nor a time with a time zone"
         return SpiderError(f"Defer(due={error.due!r}) {message}")
@@ -89,7 +89,7 @@ def _check_response(response: object, message: str) -> None:
     """Raise `TypeError` if the user's code returned no valid `Response`.
 
     The attributes of a response must have the right types, because the ledger stores them.
-    *message* is the error's text, with `{}` for the type of *response*.
+    *message* is the error's text; the type of *response* replaces `{}` in it.
     """
     if not isinstance(response, Response):
         raise TypeError(message.format(type(response).__name__))
@@ -145,11 +145,11 @@ def _to_send(request: object, original: Request) -> Request:
     if not isinstance(request, Request):
         raise TypeError("call_next() takes the attempt and a Request")
     if request.url != original.url and urls.origin_of(request.url) != urls.origin_of(original.url):
-        # The delay, robots.txt and secrets of the original origin do not apply to another origin.
+        # The delay, robots.txt and secrets in use are those of the original origin.
         raise ValueError(
             "it may change the URL only within its origin: yield a Request for another one"
         )
-    # A copy checks the values, to which a hook may have assigned any type.
+    # Copying the request checks its values, because a hook may have assigned values of any type.
     outgoing = copied(request)
     outgoing.options = original.options  # options of the task, such as its timeout
     return outgoing
@@ -215,12 +215,12 @@ class UserLayer:
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the layer's response; `Defer` and `StopCrawl` from the layer end the attempt."""
+        """Return the layer's response; a layer can end the attempt by `Defer` or `StopCrawl`."""
         called = self._watch.last_user_call = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         deadline = Deadline()
         calls = 0
-        # A page has a slot for one request at a time, so only one call of `ask` runs at a time.
+        # A page has a slot for one request at a time, so the lock lets only one call of `ask` run.
         call_lock = asyncio.Lock()
         lower_error: Exception | None = None
 
@@ -251,7 +251,7 @@ class UserLayer:
             raise
         except BaseException as error:  # the user's code may raise anything
             if error is lower_error:
-                raise  # an error of the layers below, such as a missing browser
+                raise  # a layer below raised this error, such as for a missing browser
             if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
                 error = _checked(error)
                 if isinstance(error, Defer):
@@ -285,7 +285,7 @@ class OwnDownloader:
     """
 
     def __init__(self, downloader: Downloader, *, grace: timedelta) -> None:
-        """Use *downloader*, which has the time *grace* to close."""
+        """Use *downloader*; at the end, wait at most *grace* until *downloader* is closed."""
         self._downloader = downloader
         self._grace = grace
 

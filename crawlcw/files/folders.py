@@ -24,7 +24,7 @@ def folder(location: str) -> "Folder":
 
 
 class _LocalFolder:
-    """A local folder for complete files; `parts` is the folder for incomplete files."""
+    """A local folder for complete files; incomplete files are in its folder `.parts`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class _RemoteFolder:
         )
         existing = next(matches, None)
         target = f"{bucket}/{name}" if existing is None else existing["name"]
-        # Replace a file of another size, because a crash has interrupted its upload.
+        # If the stored file has another size, a crash has interrupted its upload, so replace it.
         if existing is None or existing["size"] != part.size:
             self._store.makedirs(bucket, exist_ok=True)
             self._store.put_file(str(part.path), target)

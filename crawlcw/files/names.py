@@ -1,4 +1,4 @@
-"""Names of saved files, which contain a checksum and a sanitized name from the server.
+"""Names of saved files; each contains a checksum and the sanitized name from the server.
 
 A server's URL or header may name a file `../../.bashrc`, `CON` or a kilobyte of control characters.
 A stored name begins with the checksum, so it is never empty, hidden or a Windows device.
@@ -18,7 +18,7 @@ _LONGEST_STEM = 60
 _LONGEST_HEADER = 10_000
 #: Pattern for a parameter of Content-Disposition, whose value may have quotes.
 _PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([^;]*))', re.DOTALL)
-#: Pattern for the start of a Windows path, whose backslashes are not escapes.
+#: Pattern for the start of a Windows path; in such a path a backslash is not an escape.
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
 _OFFICE = "vnd.openxmlformats-officedocument"
@@ -46,7 +46,7 @@ _TYPES = {
 }
 _EXTENSIONS = [(kind, entry.partition(":")) for kind in _TYPES for entry in _TYPES[kind].split()]
 _BY_TYPE = {f"{kind}/{entry[2] or entry[0]}": f".{entry[0]}" for kind, entry in _EXTENSIONS}
-#: Extensions that a name keeps, even if another extension is usual for the content type.
+#: Extensions that a name keeps, even if the content type usually has another extension.
 _KNOWN = SKIPPED_EXTENSIONS | {entry[0] for _, entry in _EXTENSIONS}
 #: Unicode categories allowed in names: letters, numbers, and the marks that many scripts need.
 _KEPT_CATEGORIES = ("L", "N", "M")
@@ -56,8 +56,8 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
     """Return the file name for a file with the checksum *sha256*.
 
     *disposition* is the Content-Disposition header, which has precedence over *url*. The extension
-    comes from the server's name or, if unknown, from *content_type*. `stored_name` never raises an
-    exception.
+    comes from the server's name. If that extension is unknown, *content_type* decides.
+    `stored_name` never raises an exception.
     """
     file_name = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
     match = _EXTENSION.search(file_name)
@@ -106,7 +106,7 @@ def _last_part(path: str) -> str:
 
 
 def _harmless(stem: str) -> str:
-    """Return *stem*, shortened, with a hyphen for each run of characters that are not allowed."""
+    """Return *stem*, shortened; a hyphen replaces each series of forbidden characters."""
     letters = "".join(
         "-" if key == "-" else "".join(run)
         for key, run in groupby(unicodedata.normalize("NFC", stem), key=_run_key)

@@ -1,4 +1,4 @@
-"""Partial downloads, which their process locks, and which another attempt can resume after a crash.
+"""Partial downloads: the process locks each file, and after a crash another attempt can resume it.
 
 `KEY.part` has the received bytes. `KEY.json` has the number of synced bytes and the validator of
 the file's version. `PartialFile` writes the JSON file after a sync, and removes it before another
@@ -32,15 +32,15 @@ class PartialFile:
     """A partial file on disk, with thread-safe blocking methods.
 
     `size` is the number of valid bytes. `validator` is the ETag or Last-Modified of the version, or
-    None. A download without a validator cannot be resumed, so `suspend` deletes its bytes. `total`
-    is the expected size or None. Methods raise `OSError`.
+    None. A download whose `validator` is None cannot be resumed, so `suspend` deletes its bytes.
+    `total` is the expected size or None. Methods raise `OSError`.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path = path
         self._stream = stream
         self._note = path.with_suffix(".json")
-        # A thread may still be writing while its cancelled caller closes the file.
+        # A thread may still write to the file while the thread's cancelled caller closes the file.
         self._write_lock = threading.RLock()
         self._hash: hashlib._Hash | None = None  # None after `resume`
         self._synced_at = time.monotonic()
@@ -165,7 +165,7 @@ class PartialFile:
         new_note.replace(self._note)
 
     def _read_note(self) -> tuple[int, str | None, int | None]:
-        """Return size, validator and total from a valid JSON file, else (0, None, None)."""
+        """Return size, validator and total from the JSON file; (0, None, None) if it is invalid."""
         try:
             with self._note.open(encoding="utf-8") as stream:
                 note = json.loads(stream.read(_LONGEST_NOTE))
@@ -201,7 +201,7 @@ def sync_folder(folder: Path) -> None:
 def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
     """Open and lock a file; return None if another process has locked it.
 
-    A missing file is created with *mode*, or is an error if *mode* is None.
+    A missing file is created with *mode*; if *mode* is None, a missing file is an error.
     """
     create_flag = 0 if mode is None else os.O_CREAT
     while True:

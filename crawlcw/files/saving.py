@@ -1,9 +1,9 @@
-"""Stream the bodies of requests with `save_to` to files, and resume incomplete files if safe.
+"""Save the response of a request with `save_to` as a file, and resume incomplete files.
 
 `AiohttpDownloader` sends the requests. An attempt continues the file of an earlier attempt if the
-server sends the missing part (status 206) of the same version. A strong validator names the version
-(RFC 9110, section 13.1.5). After any other response the download starts from zero. Threads write
-the files and compute checksums.
+server sends the missing part (status 206), and if this part belongs to the same version. A strong
+validator (RFC 9110, section 13.1.5) identifies the version. After any other response the download
+starts from zero. Threads write the files and compute checksums.
 """
 
 import errno
@@ -40,14 +40,14 @@ _CHECKED_BYTES = 1 << 16
 _LEAST_RATE = 1 << 10
 _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
-#: A Last-Modified is a strong validator only if it is this much older than its response.
+#: A Last-Modified is a strong validator only if it is at least this much older than its response.
 _MIN_AGE = timedelta(seconds=60)
 #: Successful statuses of responses that have no content to save as a file.
 _CONTENTLESS = frozenset({204, 205})
 #: Secret headers, which must not affect the name of the partial file.
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: Failure reasons after which the received bytes are deleted, because the download would fail
-#: again. On a full disk, other programs need the space of these bytes.
+#: Reasons of a failure after which the received bytes are deleted, because a resumed download would
+#: fail again. On a full disk, other programs need the space of these bytes.
 _HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -60,7 +60,7 @@ class FileTransfers:
         self.window = settings.timeout.total_seconds()
         # The buffers of all files together take at most a sixteenth of the memory budget.
         self.buffer = min(_BUFFER, settings.memory_budget // 16 // settings.concurrency)
-        # Files have their own limit of threads, so that no other work waits for a slow disk.
+        # Writing files has its own limit of threads, so that no other work waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def in_thread(self, attempt: Attempt, location: str, work: Callable[[], T]) -> T:
@@ -112,7 +112,7 @@ class FileTransfers:
 
 
 class PartRefusedError(FetchError):
-    """The server's part (206) cannot complete the file, so the download must start from zero."""
+    """The partial response (206) does not fit the partial file; the download starts from zero."""
 
 
 @dataclass
@@ -125,18 +125,18 @@ class FileTransfer:
     _folder: Folder
     _part: PartialFile
     _buffer: bytearray = field(init=False, default_factory=bytearray)
-    #: Position of the last byte that a 206 response sends, and the size of the whole file.
+    #: From a 206 response: the position of its last byte, and the size of the whole file.
     _sent_range: tuple[int, int] | None = None
     _since_mark: int = 0
 
     def __post_init__(self) -> None:
-        # If all bytes are present, request the last byte, because the file may have changed.
+        # If all bytes are present, request the last byte to see whether the file has changed.
         partial_file = self._part
         is_complete = partial_file.total is not None and partial_file.size >= partial_file.total
         self._offset = partial_file.size - 1 if is_complete else partial_file.size
 
     def headers(self, base_headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return the headers to send, which are *base_headers* and the headers for a range."""
+        """Return the headers to send: *base_headers* and the headers that ask for a byte range."""
         # Accept no content coding, because a range of a coded body is not a range of the file.
         kept_headers = [
             pair for pair in base_headers if pair[0].lower() not in ("accept-encoding", "if-range")
@@ -171,9 +171,9 @@ class FileTransfer:
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
     ) -> bool:
-        """Prepare to receive a file; return False if *status* is an error, so that no file comes.
+        """Prepare to receive a file; return False if *status* is an error, and no file follows.
 
-        *length* is the announced size of the body in bytes. *coded* says whether the body has a
+        *length* is the announced size of the body in bytes. *coded* is true if the body has a
         content coding. Raises `FetchError`.
         """
         self._sent_range = self._rest_in(headers) if status == 206 and self._offset else None
@@ -207,7 +207,7 @@ class FileTransfer:
         size = self._part.size + len(self._buffer)
         self._check_size(size)
         if self._sent_range is not None and size > self._sent_range[0] + 1:
-            self._part.validator = None  # so the next attempt starts from zero
+            self._part.validator = None  # makes the next attempt start from zero
             message = (
                 "the server sent bytes after the requested range, "
                 f"which ends at {self._sent_range[0]:,}"
@@ -225,8 +225,8 @@ class FileTransfer:
     async def store(self, response: Response) -> Response:
         """Move the complete file to its final path, and return *response* with the file.
 
-        If `Attempt.accepts_file` refuses the response, this method deletes the file. The body of
-        the returned response is then the first bytes of the file. Raises `FetchError`.
+        If `Attempt.accepts_file` returns false, this method deletes the file and returns a response
+        whose body is the first bytes of the file. Raises `FetchError`.
         """
         await self._write()
         expected, size = self._part.total, self._part.size
@@ -243,7 +243,7 @@ class FileTransfer:
             if not accepts(start_response := replaced(response, body=body, truncated=truncation)):
                 await self._in_thread(self._part.discard)
                 return start_response
-        # Make the name outside the thread, because an error in the thread counts as a disk error.
+        # Compute the name here, because any error in the thread counts as a disk error.
         name = stored_name(
             "",
             url=self._request.url,
