@@ -11,21 +11,21 @@ from typing import Any
 
 from crawlcw.model.durations import iso_time
 
-#: The limit of remembered resting hosts; beyond the limit, `Rests` forgets half of the hosts.
+#: The maximum number of hosts in a `Rests` object; above it, the object forgets half of the hosts.
 MAX_RESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleReason:
-    """The reason why the crawl waits without any running request, with times of the ledger."""
+    """The reason why the crawl waits without any running request; times are of the ledger clock."""
 
-    paused_since: datetime | None = None  #: when the user paused the crawl
+    paused_since: datetime | None = None  #: time at which the user paused the crawl
     down_since: datetime | None = None  #: since when this machine's network is down
     hosts: int = 0  #: number of hosts that rest after failures
-    ends_at: datetime | None = None  #: when a host's rest ends, or a task is due
+    ends_at: datetime | None = None  #: end of the first rest of a host or proxy, or a due time
     cause: str = ""  #: why the first host rests, such as `429, Retry-After`
-    proxies: str = ""  #: the proxies' failure, if no proxy is usable before `ends_at`
-    others_have_tasks: bool = False  #: whether other workers have the due tasks
+    proxies: str = ""  #: why no proxy is usable before `ends_at`; empty if a proxy is usable
+    others_have_tasks: bool = False  #: whether other workers probably lease the due tasks
     start: bool = False  #: whether the crawl waits only for the spider's `start`
 
     @classmethod
@@ -78,7 +78,7 @@ def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
     """Return why a crawl of several workers waits; None if at least one worker makes progress.
 
     A reason such as a resting host has precedence over "waiting for other workers". Each worker
-    counts its own hosts, so the numbers of resting hosts are added.
+    counts only its own hosts, so the result has the sum of these numbers.
     """
     total: IdleReason | None = None
     for idle_reason in workers:
@@ -94,7 +94,7 @@ def _both(first: IdleReason, second: IdleReason) -> IdleReason:
         for idle_reason in (first, second)
         if idle_reason.down_since is not None
     ]
-    # Choose the end of the first host's rest. If no host rests, choose the next due time.
+    # Choose the rest that ends first. If no host rests, choose the next due time.
     waits_by_end = [
         (idle_reason.ends_at, idle_reason)
         for idle_reason in (first, second)
@@ -126,7 +126,7 @@ class Rests:
 
     def __init__(self) -> None:
         self.network_down_since: datetime | None = None
-        #: Returns the seconds until a proxy is usable, and the failure; None if a proxy is usable.
+        #: Returns None if a proxy is usable, else the seconds until a proxy is, and the cause.
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._rest_by_host: dict[str, tuple[datetime, str]] = {}
 
@@ -160,7 +160,7 @@ class Rests:
 def failure_text(
     reason: str, *, status: int | None = None, retry_after: float | None = None
 ) -> str:
-    """Return a short text why a host rests, such as `429, Retry-After` or `connect`."""
+    """Return a short text that says why a host rests, such as `429, Retry-After` or `connect`."""
     label = reason if status is None else str(status)
     return f"{label}, Retry-After" if retry_after else label
 

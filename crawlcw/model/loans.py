@@ -31,7 +31,7 @@ class Fault:
     status: int | None = None
     retry_after: float | None = None
     sent: datetime
-    throttled: bytes | None = None  #: id of the task that the host throttled, if any
+    throttled: bytes | None = None  #: id of the task whose request the host throttled
 
 
 @dataclass(frozen=True, slots=True)

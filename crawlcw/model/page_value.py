@@ -1,8 +1,8 @@
 """Define `page_value`, a decorator for dataclasses with one or more objects for each page.
 
 A frozen dataclass is slow to create, because its `__init__` sets each field by a call. So a
-`page_value` class is frozen for the type checker only. The hash of an object uses all
-fields, as in a frozen class. Tasks and leases, which user code receives, are frozen at run time.
+`page_value` class is frozen for the type checker only. The hash of an object uses all fields, as in
+a frozen class. Tasks and leases are truly frozen, because user code receives them.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ else:
     from functools import partial
 
     def page_value(*, frozen, **options):
-        """Return the `dataclass` decorator with *options*, without `frozen` at run time."""
+        """Return the `dataclass` decorator with *options*; it freezes no class at run time."""
         return partial(dataclass, unsafe_hash=frozen, **options)
 
 

@@ -39,14 +39,14 @@ class Proxy:
 
     @property
     def key(self) -> str:
-        """A text by which sessions name the proxy; it has no password but differs for each user."""
+        """A text that identifies the proxy and its user in a session, without the password."""
         if self.user is None:
             return str(self)
         return f"{self}#{blake2b(self.user.encode(), digest_size=8).hexdigest()}"
 
     @property
     def url(self) -> str:
-        """The proxy's URL with the password, which must never be displayed."""
+        """The proxy's URL with the password; this URL must never be displayed."""
         if self.user is None:
             return str(self)
         login = f"{quote(self.user, safe='')}:{quote(self.password or '', safe='')}@"
@@ -64,7 +64,7 @@ class Proxy:
 
 
 def parse(text: object) -> Proxy:
-    """Return the proxy of a proxy URL, whose default scheme is `http`. Raises `SettingsError`.
+    """Return the proxy with the URL *text*; the default scheme is `http`. Raises `SettingsError`.
 
     The error message never contains *text*, because *text* may contain a password.
     """
@@ -90,7 +90,7 @@ def parse(text: object) -> Proxy:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """Requests to these hosts use no proxy; `NO_PROXY` lists them: `a.com,10.0.0.0/8,b.com:80`."""
+    """Hosts of `NO_PROXY`, such as `a.com,10.0.0.0/8,b.com:80`; requests to them use no proxy."""
 
     names: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -131,7 +131,7 @@ class NoProxy:
 
 @dataclass(frozen=True, slots=True)
 class ProxyEnvironment:
-    """The proxies from environment variables, with the same meaning as in curl and Scrapy."""
+    """The proxies from environment variables; the variables mean the same as in curl and Scrapy."""
 
     by_scheme: Mapping[str, Proxy] = field(default_factory=dict)
     no_proxy: NoProxy = NoProxy()
@@ -147,7 +147,7 @@ class ProxyEnvironment:
 
     @classmethod
     def exceptions(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
-        """Return only the hosts of `no_proxy`, for a crawl whose settings name the proxies."""
+        """Return only the hosts of `no_proxy`; use this method if the settings name the proxies."""
         return cls(no_proxy=NoProxy.of(_variable(variables, "no_proxy") or ""))
 
     def proxy_for(self, scheme: str, host: str, port: int | None) -> Proxy | None:
@@ -191,7 +191,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address that a resolver reads in *host*, or None if *host* is a name."""
+    """Return the IP address that *host* means to a resolver, or None if *host* is a name."""
     bare_host = host.strip("[]").partition("%")[0]
     try:
         return ipaddress.ip_address(bare_host)

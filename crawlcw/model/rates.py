@@ -15,9 +15,9 @@ from crawlcw.model.loans import Loan, LoanReport
 
 #: The time between two points in a worker's chart.
 EVERY = timedelta(minutes=1)
-#: The time between two points of a worker's chart that are older than a day.
+#: The time between two points in a worker's chart, if these points are older than a day.
 COARSE = timedelta(minutes=10)
-#: The ledger keeps a worker's last point for `KEPT_DAYS`, and also points at multiples of `COARSE`.
+#: The ledger keeps a worker's last point, and the points at multiples of `COARSE`, for `KEPT_DAYS`.
 #: It keeps all other points for `FINE_DAYS`.
 KEPT_DAYS, FINE_DAYS = 7, 1
 #: The longest time between two points of a worker that runs and can reach its ledger.
@@ -107,7 +107,7 @@ class Span:
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """The work of all workers in one slot of a chart, which is a column of the chart."""
+    """The work of all workers in one slot, which is the time that one column of a chart shows."""
 
     start: datetime
     end: datetime
@@ -142,8 +142,9 @@ def first_read(start: datetime) -> datetime:
 def spans(points: Iterable[Point], *, start: datetime, end: datetime) -> list[Span]:
     """Return the spans that end in [start, end); a span lies between two points of a worker.
 
-    The caller passes all points since `first_read`, in any order. The result is sorted by the ends
-    of the spans. If a worker started after `first_read`, its first span begins at its start.
+    The caller passes all points since `first_read(start)`, in any order. The result is sorted by
+    the ends of the spans. If a worker started after `first_read(start)`, its first span begins when
+    the worker started.
     """
     span_list: list[Span] = []
     ordered = sorted(points, key=lambda point: (point.worker, point.time, point.last))
@@ -189,7 +190,7 @@ def slots(
     latest: list[dict[str, Span]] = [{} for _ in slots_in_order]
     for span in all_spans:
         first_slot = max((span.start - start) // step, 0)
-        # A span that ends exactly at the start of a slot does not count in it.
+        # A span that ends exactly at the start of a slot does not count in that slot.
         end_slot = min(-((start - span.end) // step), slot_count)
         for n in range(first_slot, end_slot):
             slots_in_order[n].add(span)

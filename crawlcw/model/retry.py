@@ -49,7 +49,7 @@ class RetryPolicy:
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
     kept_errors: int = KEPT_ERRORS  #: number of last errors stored with a task
-    statuses: Collection[int] = RETRY_STATUSES  #: HTTP statuses that are tried again
+    statuses: Collection[int] = RETRY_STATUSES  #: HTTP statuses after which a page is tried again
 
     def with_options(self, options: RequestOptions) -> "RetryPolicy":
         """Return this policy, changed by the *options* of a task's request."""
@@ -72,8 +72,8 @@ class RetryPolicy:
     def wait(self, attempt: int, *, chance: float, retry_after: float | None = None) -> timedelta:
         """Return how long to wait after failed attempt number *attempt*; the first attempt is 1.
 
-        The wait is the full backoff multiplied by *chance*, a random number in [0, 1), but at
-        least *retry_after* seconds.
+        The wait is the result of `backoff` multiplied by *chance*, a random number in [0, 1). If
+        the server sent *retry_after*, the wait is at least this number of seconds.
         """
         jittered_wait = backoff(attempt, base=self.base, ceiling=self.ceiling) * chance
         if retry_after is None:
@@ -84,13 +84,13 @@ class RetryPolicy:
 
 def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:
     """Return the longest wait after failed attempt number *attempt*; the first attempt is 1."""
-    # Cap the exponent too, because a timedelta with a large exponent would overflow.
+    # Limit the exponent, because a timedelta with a large exponent would overflow.
     doublings = min(max(attempt - 1, 0), 20)
     return min(base * (1 << doublings), ceiling)
 
 
 def retry_after(header_value: str | None, *, now: datetime) -> float | None:
-    """Return a Retry-After header in seconds, an hour at most; None if the header is invalid."""
+    """Return the seconds in a Retry-After header, at most 3,600; None if the header is invalid."""
     if header_value is None:
         return None
     header_text = header_value.strip()

@@ -80,10 +80,11 @@ def text_of(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> str:
-    """Return the traceback of *error* without the outer frames in crawlcw's own files.
+    """Return the traceback of *error*, but omit outermost frames that are in crawlcw's own files.
 
-    The names of crawlcw's files begin with one of *own_prefixes*. The result for a `SpiderError`,
-    whose text explains the mistake, has only frames of the user's code, and may be empty.
+    The names of crawlcw's files begin with one of *own_prefixes*. The text of a `SpiderError`
+    explains the mistake, so its traceback has only frames of the user's code. The result is empty
+    if no such frame exists.
     """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own_prefixes):
@@ -99,7 +100,7 @@ def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> 
 
 
 def format_frames(frames: Sequence[traceback.FrameSummary], error: BaseException) -> str:
-    """Return the traceback of *error* with *frames*, whose last frame is the innermost."""
+    """Format *frames* and *error* as a traceback; the last frame of *frames* is the innermost."""
     lines = traceback.format_list(frames) + traceback.format_exception_only(error)
     return "".join(["Traceback (most recent call last):\n", *lines])
 

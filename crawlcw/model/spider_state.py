@@ -2,9 +2,9 @@
 
 The crawl writes a page's state changes before the page's outcome. If the process crashes between
 these two writes, the page runs again and makes the changes again. A repeated assignment does no
-harm. A number that a page adds is stored as pending, separate from the values, until the page's
-outcome is recorded. If the page runs again, the numbers of the new run replace the pending numbers
-of the earlier run.
+harm. Until a page's outcome is recorded, the numbers that the page adds are stored as pending,
+separate from the values. If the page runs again, the numbers of the new run replace the pending
+numbers of the earlier run.
 """
 
 import math
@@ -45,7 +45,7 @@ class StoredState:
 
 
 def is_number(value: object) -> bool:
-    """Return whether *value* is a number, so that `State.add` can add to it."""
+    """Return whether *value* is a number to which `State.add` can add another number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -61,7 +61,7 @@ def visible_values(state: StoredState | None) -> dict[str, Any]:
 
 def _add_sums(values: dict[str, Any], sums: Mapping[str, float]) -> None:
     for name, number in sums.items():
-        # Drop the sum if another process has assigned, for example, a text to the name.
+        # Drop *number* if another process has assigned, for example, a text to the name.
         if is_number(value := values.get(name, 0)):
             values[name] = value + number
 
@@ -93,7 +93,8 @@ class Page:
             _add_sums(values, earlier_sums.sums)
         pending.pop(task_id, None)
         for name, value in self.values.items():
-            # The new value replaces all sums of the name. This page's old sums are removed above.
+            # The new value replaces the sums that all pages have for this name. This page's old
+            # sums are removed above.
             for other_id in [other_id for other_id, added in pending.items() if name in added.sums]:
                 other_sums = {
                     n: number for n, number in pending[other_id].sums.items() if n != name
@@ -114,7 +115,7 @@ class History:
 
     def __init__(self) -> None:
         self.stored = StoredState()
-        self._pages: dict[Run, Page] = {}  #: running pages, and ended pages to write
+        self._pages: dict[Run, Page] = {}  #: running pages, and ended pages with unwritten changes
         #: Maps each ended run to whether its pending numbers are kept (True) or dropped (False).
         self._ends: dict[Run, bool] = {}
         self._writing: list[Page] = []
@@ -210,7 +211,7 @@ class History:
     # The writes.
 
     def unwritten(self, running: Page | None = None) -> list[Page]:
-        """Return the ended pages that have unwritten changes, and *running* if it has any."""
+        """Return all ended pages with unwritten changes, and the page *running* if it has any."""
         pages = [page for page in self._pages.values() if page.has_ended or page is running]
         return [page for page in pages if page.values or page.sums]
 
@@ -299,7 +300,7 @@ class State(MutableMapping[str, Any]):
         self.keep_in(History(), page=lambda: None)
 
     def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
-        """Store values in *history*; the function *page* returns the page whose callback runs."""
+        """Keep values in *history*; the function *page* returns the page whose callback runs."""
         self._history = history
         self._page = page
 

@@ -1,8 +1,8 @@
 """Define a task of the ledger: its request, its status, and the lease for the work on the task.
 
-A crawl's task is a URL to fetch. A tracked task is any other work that must be done once, and
-carries data. The field `url` of a tracked task has the task's key. The fields `callback` and
-`host` of a tracked task both have its stage, because the ledger lists tasks by `host`.
+A crawl's task is a URL to fetch. A tracked task is any other work that must be done once; the task
+carries data. The field `url` of a tracked task has the task's key. Its field `callback` has the
+task's stage. Its field `host` has the stage too, because the ledger lists tasks by `host`.
 
 The classes of this module have no behaviour: `transitions` decides all changes of tasks, and
 `ledger.documents` defines their stored form.
@@ -71,7 +71,7 @@ class RequestOptions:
     save_to: str | None = None  #: folder for the response's body; None: keep the body in memory
     truncate: bool | None = None  #: whether to cut a body over `max_body`, or to fail the page
     timeout: float | None = None  #: seconds for one attempt
-    retry_statuses: tuple[int, ...] | None = None  #: HTTP statuses that are tried again
+    retry_statuses: tuple[int, ...] | None = None  #: HTTP statuses after which a retry follows
     accept_statuses: tuple[int, ...] | None = None  #: HTTP statuses of good pages besides 200-299
     max_depth: int | None = None  #: maximum `depth` of pages that are reached from this page
     rules: bool | None = None  #: whether the spider's rules apply to the page
@@ -108,7 +108,7 @@ def _unchanging(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
-    """The position of a page's stored body, a record in one of the spider's WARC files."""
+    """The position of a page's stored body, which is a record in one of the spider's WARC files."""
 
     file: str  #: file name without a path, because the folder may be moved
     offset: int  #: number of bytes in the file before the record
@@ -116,7 +116,7 @@ class StoredPage:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the position is valid, and `file` names a file in the folder of WARC files."""
+        """Whether the numbers are valid and `file` is a possible name of a WARC file."""
         return _FILE.fullmatch(self.file) is not None and self.offset >= 0 and self.length > 0
 
 
@@ -161,7 +161,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTask(Task):
-    """A task that must be done again if it was last done before its page *changed*.
+    """A task that must be done again if it was last done before `changed`, when its page changed.
 
     The ledger only compares *changed* with the `update_time` of the task that it has stored.
     """
@@ -169,7 +169,7 @@ class ChangedTask(Task):
     changed: datetime
 
     def capped_at(self, moment: datetime) -> "ChangedTask":
-        """Return the task with *moment* as `changed` if `changed` is later than *moment*."""
+        """Return a task whose `changed` is at most *moment*; a later `changed` becomes *moment*."""
         return self if self.changed <= moment else replace(self, changed=moment)
 
 
@@ -196,7 +196,7 @@ class AttemptError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One claim of a tracked task with its end, which the ledger adds to the task's `trace`."""
+    """One claim of a tracked task, and how the claim ended; the task's `trace` has such records."""
 
     fence: int
     stage: str
@@ -240,14 +240,14 @@ class Record:
 
 
 def key_id(key: str) -> bytes:
-    """Return the id of the tracked task with *key*, 16 bytes."""
+    """Return the 16-byte id of the tracked task with *key*."""
     return blake2b(key.encode(), digest_size=16).digest()
 
 
 def task_id(
     location: Location, *, method: str = "GET", body: bytes = b"", salt: bytes = b""
 ) -> bytes:
-    """Return the id of the task for a request, 16 bytes.
+    """Return the 16-byte id of the task for a request.
 
     The id begins with the host's digest, so that the tasks of a host are adjacent in the index.
     Requests that differ only in *salt* are different tasks, see `Request.dont_filter`.

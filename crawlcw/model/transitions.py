@@ -34,8 +34,8 @@ from crawlcw.model.visits import Visit
 #: The number of last claims that a tracked task's trace keeps.
 KEPT_TRACE = 20
 _MESSAGE_LIMIT = 500
-#: The first and the longest wait of a task after it crashed a worker; each wait doubles. During the
-#: wait other tasks run, and a temporary problem that caused the crash may end.
+#: The shortest and the longest wait of a task after it crashed a worker. The wait doubles with each
+#: crash. During the wait other tasks run, and a temporary problem that caused the crash may end.
 _FIRST_REST = timedelta(seconds=1)
 _LONGEST_REST = timedelta(minutes=5)
 
@@ -137,7 +137,7 @@ class Succeeded:
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Moved(Succeeded):
-    """The outcome of a redirect to a URL that has its own task, which stores the page."""
+    """The outcome of a redirect to a URL that has its own task; that other task stores the page."""
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class Failed:
     response: ResponseInfo | None = None
     progress: Progress | None = None
     last: bool = False  #: whether no attempt may follow, even if the policy allows one
-    tried: bool = True  #: whether a request was sent, so that the attempt counts
+    tried: bool = True  #: whether a request was sent; if not, the attempt does not count
     revisit: datetime | None = None  #: time of the next visit, if the page was ever finished
     stored: StoredPage | None = None  #: position of the failed page's stored body
 
@@ -219,7 +219,7 @@ class BulkChange:
 
     A ledger applies a bulk change in batches, to tasks with a status in `from_statuses`. The ledger
     sets `update_time` of each changed task. A task that becomes `todo` is due now and has no
-    reason. A task that becomes ignored is never due; the caller of the ledger passes its reason.
+    reason. A task that becomes ignored is never due; the ledger's caller passes the task's reason.
     """
 
     event: Event
@@ -235,7 +235,7 @@ class BulkChange:
 
     @property
     def parts(self) -> tuple["BulkChange", ...]:
-        """The change itself, and the change in `for_leased` if `for_leased` is not None."""
+        """The bulk change, followed by the change in `for_leased` if there is one."""
         return (self,) if self.for_leased is None else (self, self.for_leased)
 
 
@@ -262,13 +262,13 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
 
 #: The counters that become 0, so that a task counts its attempts and crashes from the beginning.
 _ATTEMPT_COUNTERS = ("retry", "lost")
-#: The change of tasks by `retry-failed`, which applies only to tasks that `retries` accepts.
+#: The change that `retry-failed` makes; it changes only tasks for which `retries` returns True.
 RETRY = _bulk(Event.RETRY, resets=_ATTEMPT_COUNTERS, wakes_hosts=True)
 #: The change of waiting tasks that the user withdraws from the workers.
 WITHDRAW = _bulk(Event.WITHDRAW)
-#: The change of tasks to do again, possibly in another stage. The new fence refuses a claim by an
-#: older read of the task. The change drops the page's validators, because a 304 would leave the
-#: page unparsed.
+#: The change of tasks to do again, possibly in another stage. The new fence refuses the claim of a
+#: worker that read the task before the change. The change drops the page's validators, because a
+#: 304 would leave the page unparsed.
 REOPEN = _bulk(
     Event.REOPEN,
     resets=_ATTEMPT_COUNTERS,
@@ -276,7 +276,7 @@ REOPEN = _bulk(
     raises_fence=True,
     wakes_hosts=True,
 )
-#: The statuses in which a changed page is done again, each with the reasons that the task may have.
+#: Maps each status in which a changed page is done again to the reasons that the task may have.
 #: None means any reason.
 REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
@@ -331,16 +331,16 @@ def claim(
 
 
 def losses(task: Task) -> int:
-    """Return how many workers crashed while they ran only *task*, including its last holder.
+    """Return how many workers crashed while they ran only *task*; the last holder counts too.
 
-    A crashed worker counts only if it ran no other task beside *task*, see `Leases.begin`, because
-    any of several tasks may have crashed the worker.
+    A crashed worker counts only if it ran no task beside *task*, because any of several tasks may
+    have crashed the worker. See `Leases.begin`.
     """
     return task.lost + (task.status is Status.PROCESSING and task.quarantine_fence == task.fence)
 
 
 def began_alone(lease: Lease) -> bool:
-    """Return whether a worker runs only *lease*'s task; `Leases.leases_of` returned *lease*."""
+    """Return whether a worker runs only *lease*'s task; *lease* must be from `Leases.leases_of`."""
     return lease.task.quarantine_fence == lease.fence
 
 
@@ -508,7 +508,7 @@ def _change_of_failed_attempt(
 
 
 def release(lease: Lease, *, now: datetime) -> Settlement:
-    """Return the change that restores the task's status and `due` without counting an attempt.
+    """Return the change that ends *lease*, restores the status and `due`, and counts no attempt.
 
     `deferred_lease` may have set a later `due` in the lease's task.
     """
@@ -575,7 +575,7 @@ def reparse(
 
 
 def deferred_lease(lease: Lease, *, due: datetime) -> Lease:
-    """Return a copy of *lease*; if the copy is released, the task becomes due at *due*."""
+    """Return a copy of *lease*; a release of the copy makes the task due at *due*."""
     return replace(lease, task=replace(lease.task, due=due))
 
 
@@ -593,7 +593,7 @@ def lease_of(task: Task) -> Lease:
     """Return the lease of *task*, equal to the lease that the worker got by its claim.
 
     `release` must restore the status and the `due` that the task had before the claim. The ledger
-    does not store them, so this function derives them.
+    does not store that status and that `due`, so this function derives them.
     """
     assert task.lock is not None
     assert task.due is not None

@@ -35,7 +35,7 @@ LONGEST_CACHED = 2000
 #: The maximum length of a host name with a final dot (RFC 1035, section 2.3.4).
 _LONGEST_HOST = 254
 _SCHEMES = ("http://", "https://")
-#: An offset in a URL behind the slashes after the scheme, so that the next slash begins the path.
+#: An offset in a URL that is after the slashes of `://`. The next slash in the URL begins the path.
 _BEFORE_PATH = len("http://") + 1
 #: Finds a number at a host's end. Such a host is an IPv4 address or invalid (WHATWG URL Standard).
 _ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
@@ -115,7 +115,7 @@ class Userinfo:
 
 
 def locate(url: str) -> Location:
-    """Return the location of an absolute *url*; raises `FetchError`.
+    """Return the `Location` of an absolute *url*; raises `FetchError`.
 
     `Location.url` is serialised by the WHATWG URL Standard. `Location.canonical` differs:
 
@@ -151,7 +151,7 @@ def parse(url: str) -> yarl.URL:
     address = locate(url).url
     if address[-1] != "?":
         return yarl.URL(address, encoded=True)
-    # Give yarl the final `?` within the path, because yarl would drop an empty query.
+    # Pass the final `?` to yarl as a part of the path, because yarl would drop an empty query.
     scheme, _, rest = address.partition("://")
     authority, _, path = rest.partition("/")
     return yarl.URL.build(scheme=scheme, authority=authority, path=f"/{path}", encoded=True)
@@ -171,7 +171,7 @@ def userinfo(url: str) -> Userinfo | None:
 
 
 def has_userinfo(base: str, href: str) -> bool:
-    """Return whether the link *href* has a user or a password; `resolve` must accept the link."""
+    """Return whether *href* has a user or a password; pass only a link that `resolve` accepts."""
     parsed = ada_url.URL(_scalar(href), base)
     return bool(parsed.username or parsed.password)
 
@@ -297,7 +297,7 @@ def _resolve_plain(folder: str, href: str) -> Location | None:
 
 @lru_cache(maxsize=1 << 10)
 def _plain_folder(folder: str) -> tuple[str, str, str] | None:
-    """Return the origin, path and host of a folder whose path has only plain names; else None."""
+    """Return a folder URL's origin, path and host; None if a name in the path is not plain."""
     match = _PLAIN_FOLDER.fullmatch(folder)
     if match is None:
         return None
@@ -332,7 +332,7 @@ def _parse_location(text: str, base: str | None) -> Location | Refusal:
     if len(href) > MAX_LENGTH:
         return _too_long(href)
     canonical = f"{parsed_origin.origin}{_identity(path_and_query)}"
-    # Use one string for an address and an equal identity, because memory holds thousands of URLs.
+    # Use one string if the address equals the identity, because memory holds thousands of URLs.
     return Location(href, href if canonical == href else canonical, parsed_origin.host)
 
 
@@ -373,8 +373,8 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     if base is not None:
         if not _MAY_NAME_HOST.search(text):
             return True
-        # To learn whether the link names a host, resolve it on a page of an invented host. A link
-        # without a host gives a URL on the invented host.
+        # To learn whether the link names a host, resolve the link on a page of an invented host. A
+        # link without a host gives a URL on the invented host.
         page = f"{scheme_of(base)}://nowhere.invalid/"
         if ada_url.join_url(page, _scalar(text)).startswith(page):
             return True
@@ -460,8 +460,8 @@ def _mistake(text: str, problem: str) -> str:
 
 
 def _stripped(url: str) -> str:
-    # The WHATWG URL Standard removes controls and spaces around a URL. The standard also removes
-    # line feeds and tabs within a URL, because authors write long URLs on several lines.
+    # The WHATWG URL Standard removes control characters and spaces around a URL. The standard also
+    # removes line feeds and tabs within a URL, because authors write long URLs on several lines.
     text = url.strip(_CONTROLS_AND_SPACE)
     return text.replace("\n", "").replace("\r", "").replace("\t", "")
 

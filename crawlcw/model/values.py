@@ -3,9 +3,9 @@
     Value = None | bool | int (64 bits) | float | str | bytes | datetime | [Value] | {str: Value}
 
 A value that a store cannot hold must not fail a whole batch of writes. So `clean` converts all
-values from a spider before they are batched, and never fails. A value of an unknown type in an item
-is a mistake of the spider and raises an error. For example, a node without `.text()` would
-otherwise be stored as `<LexborNode h1>`, and the page would count as a success.
+values from a spider before they are batched, and never fails. But `cleaned_item` raises an error
+for a value of an unknown type, which is a mistake of the spider. For example, an HTML node without
+`.text()` would be stored as `<LexborNode h1>`, and the page would count as a success.
 """
 
 import base64
@@ -25,7 +25,7 @@ from crawlcw.model.sanitize import printable
 #: The maximum nesting of stored values; deeper values become JSON text, because BSON refuses them.
 MAX_DEPTH = 50
 _INT64 = 1 << 63
-#: The types of most values, which need no further check.
+#: The types of most values. A value of such a type needs no further check.
 _PLAIN_TYPES = frozenset({str, int, float, bool, NoneType, bytes})
 #: Types whose values are stored unchanged, or as text without a loss of information.
 _STORED_TYPES = (
@@ -247,7 +247,7 @@ def is_item(thing: object) -> bool:
 
 
 def check(fields: Mapping[Any, Any]) -> None:
-    """Raise `InvalidItemError`, with the path to the value, for a value of an unknown type."""
+    """Raise `InvalidItemError` for a value of an unknown type; the error shows the path to it."""
     for name, value in fields.items():
         if type(value) not in _PLAIN_TYPES:
             _check(value, printable(name), depth=1)
@@ -313,7 +313,7 @@ def _refuse(self: object, *_: object, **__: object) -> Never:
 
 
 class _Frozen:
-    """Base of the read-only list and dictionary types; copies of their objects are writable."""
+    """Base of the types of read-only lists and dictionaries; a copy of an object is writable."""
 
     __setitem__ = __delitem__ = clear = pop = _refuse
 

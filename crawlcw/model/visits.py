@@ -50,7 +50,7 @@ def recurrence(value: timedelta | float | str) -> Recurrence:
 
 
 def stored(value: Recurrence) -> float | str:
-    """Return a recurrence as seconds or as its keyword; `recurrence` reverses the conversion."""
+    """Return a recurrence as seconds, `ADAPTIVE` or `NEVER`; `recurrence` converts it back."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -68,8 +68,8 @@ class RevisitPolicy:
         """Return the time from a page's current visit to its next visit; None for no next visit.
 
         *requested* is the option of the page's request, which overrides the settings. *previous* is
-        the visit before the current visit. An `ADAPTIVE` interval is halved if the page has
-        *changed*, and grows by half if not. The result is from `shortest` to `longest`.
+        the visit before the current visit. An `ADAPTIVE` interval is halved if *changed* is true,
+        and else grows by half. It stays between `shortest` and `longest`.
         """
         recurrence_rule = self.recurrence if requested is None else recurrence(requested)
         if isinstance(recurrence_rule, timedelta):

@@ -1,8 +1,9 @@
 """Check a request's bearer token; a server without a token checks the Host header instead.
 
-A foreign web page in a browser on this machine can send requests to loopback too. The browser sends
-a JSON body for a foreign page only after a preflight request. The check of the Host header refuses
-the requests of a page whose site has pointed its host name at this machine (DNS rebinding).
+A foreign web page in a browser on this machine can send requests to loopback. Such a page cannot
+send a JSON body, because the browser first sends a preflight request, which this server refuses. A
+site may point its own host name at this machine (DNS rebinding). The check of the Host header
+refuses the requests of such a site's pages.
 """
 
 import hmac
@@ -15,7 +16,7 @@ from crawlcw.errors import CrawlcwError
 
 
 class RefusedError(CrawlcwError):
-    """The server refuses a request with an HTTP status and a message."""
+    """The server refuses a request, and answers with an HTTP status and a message."""
 
     def __init__(
         self, status: int, message: str, *, headers: Mapping[str, str] | None = None

@@ -189,7 +189,7 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         self._connections = connections
         self._make_protocol = make_protocol
-        self._protocol = asyncio.Protocol()  #: ignores all data before `admit`
+        self._protocol = asyncio.Protocol()  #: ignores data until `admit` accepts the connection
         self._timer: asyncio.TimerHandle | None = None
         self._is_idle = False  #: whether the next data begins a request
         self.is_last = False  #: whether the connection closes after the next response
@@ -267,7 +267,7 @@ class _Connection(asyncio.Protocol):
 
 
 def allowed_connections(requested: int) -> int:
-    """Return *requested*, or fewer connections if the limit of open files requires it.
+    """Return how many connections to allow: *requested*, or fewer if too few files may be open.
 
     This function first raises the process's soft limit of open files if the system permits it.
     Raises `UsageError` if the limit allows fewer than 16 connections.

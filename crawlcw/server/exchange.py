@@ -1,4 +1,4 @@
-"""Read requests and write responses, which are JSON, and convert exceptions to responses."""
+"""Read requests, write JSON responses, and convert exceptions to responses."""
 
 import json
 import logging
@@ -38,7 +38,7 @@ async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
     try:
         return model.validate_python(value)
     except ValidationError as error:
-        # Show the path of the first invalid field, without `UNION_TAGS`, which name no fields.
+        # Show the path of the first invalid field, without `UNION_TAGS`, which are no field names.
         first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
         parts = [
             source,

@@ -23,14 +23,14 @@ from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 
-#: The shortest and the longest pause, in seconds, between two searches for due tasks by one
-#: request. Polling is necessary, because another server that adds tasks sends no signal.
+#: The shortest and the longest pause, in seconds, between two searches that one request makes for
+#: due tasks. Polling is necessary, because another server that adds tasks sends no signal.
 _MIN_PAUSE_S = 0.1
 _MAX_PAUSE_S = 1.0
-#: HTTP statuses of refusals, besides 401 and 403. `_WITH_BODY` is only for requests with a body.
+#: More HTTP statuses of refusals than 401 and 403. `_WITH_BODY` is only for requests with a body.
 _ANY_REQUEST = (422, 503)
 _WITH_BODY = (400, 408, 413, 415)
-#: Maps each type of a worker's report to the class of `tracking` that ends a task in the same way.
+#: Maps each type of a worker's report to the class in `tracking` for the same kind of ending.
 _ENDINGS: dict[type[requests.Report], type[Ending]] = {
     requests.Finished: tracking.Finish,
     requests.Advanced: tracking.Advance,
@@ -50,7 +50,7 @@ class Operation:
     accepts: TypeAdapter[Any]  #: model of the POST body or of the GET query
     returns: type[responses.ResponseModel]
     api_method: Callable[["Api", Any, web.Request], Awaitable[responses.ResponseModel]]
-    refusals: tuple[int, ...]  #: HTTP statuses for refusals, besides 401 and 403
+    refusals: tuple[int, ...]  #: HTTP statuses of refusals, in addition to 401 and 403
 
     @property
     def name(self) -> str:
@@ -193,7 +193,7 @@ class Api:
 
 
 def _to_dataclass(dataclass_type: type[T], body: requests.RequestModel) -> T:
-    """Make a *dataclass_type* from the fields of *body*; convert `delay` to a timedelta."""
+    """Return an object of *dataclass_type* with the fields of *body*; `delay` is a timedelta."""
     values = {field.name: getattr(body, field.name) for field in fields(dataclass_type)}  # type: ignore[arg-type]  # `T` is a dataclass
     if "delay" in values:
         values["delay"] = timedelta(seconds=values["delay"])

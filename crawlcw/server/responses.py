@@ -20,7 +20,7 @@ def _null_if_blob(value: Any) -> Any:
 
 
 class ResponseModel(BaseModel):
-    """Base of all response models, which read an object's attributes of the same names."""
+    """Base of all response models; each field takes the object's attribute of the same name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 

@@ -100,7 +100,7 @@ class Alarms:
 
     def _idle_seconds(self, idle_reason: IdleReason | None) -> float | None:
         """Return the seconds without progress if an alarm is due, else None."""
-        # Raise no alarm if other workers have the due tasks, because these workers make progress.
+        # Raise no alarm if other workers lease the due tasks, because these workers make progress.
         if idle_reason is None or idle_reason.others_have_tasks:
             self._idle_since, self._is_reported = None, False
             return None
@@ -125,7 +125,7 @@ class Alarms:
         if self._max_failure_rate is None or attempts == self._count_samples[-1][0]:
             return None
         self._count_samples.append((attempts, failed_count))
-        # Drop the oldest check if `_MIN_ATTEMPTS` attempts follow the second oldest check.
+        # Drop the oldest check if `_MIN_ATTEMPTS` attempts ended after the second oldest check.
         while attempts - self._count_samples[1][0] >= _MIN_ATTEMPTS:
             self._count_samples.popleft()
         first_attempts, first_failed = self._count_samples[0]

@@ -161,7 +161,7 @@ _MAX_LABEL_VALUES = 80
 OTHER = "other"
 #: Seconds after which a scrape stops waiting for a new count and shows the previous count.
 _COUNT_TIMEOUT_S = 2.0
-#: After a count, the pause is this many times as long as the count. So counts take 5 % of the time.
+#: The pause after a count is 20 times as long as the count. So counts take 5 % of the time.
 _COUNT_COST = 20
 #: Maps each value of a metric's label to a number. If a metric has no label, the only key is "".
 Values = Mapping[str, float]
@@ -186,7 +186,7 @@ class Snapshot:
     gauges: Mapping[str, Values] = field(default_factory=dict)
     """Gauges by the metrics' names."""
     crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    """Maps each value of the label `name` to the gauges by metric name."""
+    """For each value of the label `name`, a mapping from metric names to gauges."""
 
 
 def counters_of(stats: Stats) -> dict[str, Values]:

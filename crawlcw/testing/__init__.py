@@ -1,4 +1,4 @@
-"""Test spiders without a network, and extensions against their contracts."""
+"""Test spiders without a network, and test whether extensions keep their contracts."""
 
 from crawlcw.testing.command_contract import CommandContract
 from crawlcw.testing.contracts import DownloaderContract, LayerContract

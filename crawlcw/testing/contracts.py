@@ -50,7 +50,7 @@ _URL = "http://site.example/page"
 
 
 def contract_test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
-    """Return *check* as a test method without arguments, which the contract's `_run` executes."""
+    """Return a test method without arguments, which passes *check* to the contract's `_run`."""
 
     def test(contract: Any) -> None:
         coroutine = contract._run(partial(check, contract))  # noqa: SLF001  # `_run` belongs to this file
@@ -192,7 +192,7 @@ class DownloaderContract:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 2 * _REQUESTS  # a shorter queue of new connections would refuse some
+    request_queue_size = 2 * _REQUESTS  # a shorter queue would refuse new connections
 
 
 @contextmanager
@@ -218,7 +218,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             echo = {"method": self.command, "headers": headers, "body": body.hex()}
             self.wfile.write(_content(self.path, json.dumps(echo).encode()))
 
-    do_GET = do_PUT = _respond  # noqa: N815  # http.server calls these names
+    do_GET = do_PUT = _respond  # noqa: N815  # http.server calls methods of these names
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -339,7 +339,8 @@ class LayerContract:
     async def test_a_cache_keeps_sessions_apart(self, layer: Layer) -> None:
         """Warn if the layer answers a session's request with the page of another session.
 
-        A page may have the data of the logged-in user. Use `attempt.session` in the cache's key.
+        A page may have the data of the logged-in user. The key of the layer's cache must use
+        `attempt.session`.
         """
         requested_sessions: list[str] = []
 

@@ -36,7 +36,7 @@ class FeedContract:
         raise NotImplementedError("return the class of the writer")
 
     def read(self, content: bytes) -> Sequence[dict[str, Any]] | None:  # noqa: ARG002  # for a derived class
-        """Return the items of *content*; if None, the contract does not compare the items."""
+        """Return the items of *content*; if the result is None, the contract compares no items."""
         return None
 
     def test_it_has_the_methods_of_a_writer(self) -> None:
@@ -45,7 +45,7 @@ class FeedContract:
         assert issubclass(self.feed(), FeedWriter), "it needs `write`, `finish` and `close`"
 
     def test_every_value_can_be_written(self) -> None:
-        """An item has any text, and values of any type that a ledger stores."""
+        """An item may have any text, and values of any type that a ledger stores."""
         items = copy.deepcopy(_ITEMS)
         self._written(items)
         assert items == _ITEMS, "the writer does not change the items"

@@ -7,8 +7,8 @@
         def url(self):
             return "mine://127.0.0.1/tests"
 
-Each test opens the spider `contract` at the URL from `url`, and first deletes the spider's data. A
-lease of these tests is 20 ms or 60 s long.
+Each test deletes the data of the spider `contract`, whose ledger is at the URL that `url` returns.
+A lease of these tests is 20 ms or 60 s long.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 _WORKERS, _TASKS = 4, 60
 _POLICY = RetryPolicy()
 _ONCE = RetryPolicy(max_retry=1)
-#: Keys and values that look like the query language of a store, which must keep them unchanged.
+#: Keys and values that look like a query language; each store must keep them unchanged.
 _HOSTILE = {
     "$set": {"a.b": None},
     "": [b"\x00\xff", "'; DROP TABLE tasks --"],

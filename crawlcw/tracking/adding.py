@@ -35,7 +35,7 @@ def check_many(tasks: object) -> None:
 
 
 async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str]) -> Added:
-    """Add the tasks that the ledger does not have, in one write, with large values as blobs.
+    """Store large values as blobs, then add the tasks that the ledger lacks by one write.
 
     If an object cannot be a task, this function adds no task and raises `UsageError`.
     """

@@ -33,7 +33,7 @@ class Coalescer(Generic[A, R]):
         return future
 
     async def finish(self) -> None:
-        """Wait until all arguments so far have results."""
+        """Wait until all arguments that callers have passed have results."""
         if self._runner is not None:
             await asyncio.wait([self._runner])
 

@@ -43,8 +43,8 @@ from crawlcw.tracking.tracker import Tracker
 
 #: Seconds between two reads of the settings that the ledger has for the use case.
 _POLICY_INTERVAL_S = 15.0
-#: The number of tasks in one write. After an outage, a read of due tasks gets this number of
-#: additional tasks, because `_due_tasks` skips some tasks.
+#: The number of tasks in one write. After an outage, a read of due tasks gets as many tasks more
+#: than the limit, because `_due_tasks` then skips tasks.
 _BATCH_SIZE = 500
 
 
@@ -174,7 +174,7 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """Store *results*, and finish each task, or queue it for the next stage if it has one.
+        """Store *results*; finish each task, or queue the task for the next stage of its chain.
 
         *fences* as for `end`.
         """
@@ -206,7 +206,7 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """End each task by its ending in *endings*; return which endings are accepted.
+        """End each task as its value in *endings* says; return which endings are accepted.
 
         The dispenser accepts three kinds of endings:
 
@@ -215,9 +215,9 @@ class Dispenser:
         - the release of a task that the worker no longer leases
 
         The dispenser refuses an ending if another worker has claimed the task meanwhile. *fences*
-        maps a task's key to the `Assignment.fence` of the claim that the ending ends. An ending
-        without a fence ends the worker's current claim of the task, even if the worker repeats an
-        ending of an earlier claim. Raises `UsageError`.
+        maps a task's key to the `Assignment.fence` of the claim to end. An ending without a fence
+        ends the worker's current claim of the task, even if the worker meant an earlier claim.
+        Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         for ending in endings.values():
@@ -352,7 +352,7 @@ class Dispenser:
     async def _claim(
         self, task_holder: str, limit: int, stages: Collection[str] | None
     ) -> list[Lease]:
-        """Claim at most *limit* due tasks by priority, only of *stages* if given.
+        """Claim at most *limit* due tasks by priority; None as *stages* means all stages.
 
         Only one call runs at a time, because concurrent calls would read the same tasks and then
         compete for the tasks.
@@ -384,7 +384,7 @@ class Dispenser:
         return valid_leases
 
     async def _due_tasks(self, limit: int, stages: Collection[str] | None) -> list[Task]:
-        """Return due tasks, without tasks whose lease no worker could renew during an outage."""
+        """Return due tasks; skip a task if no worker could renew its lease because of an outage."""
         if limit < 1:
             return []
         grace_start = self._tracker.session.retry.grace_start(self._ledger.now())

@@ -103,7 +103,7 @@ class EndReport:
 
 
 def has_lease(holder: str, task: Task, fence: int | None) -> bool:
-    """Return whether *holder* leases *task*, and *fence* is None or the fence of the lease.
+    """Return whether *holder* leases *task*; unless *fence* is None, the lease must have *fence*.
 
     An expired lease counts too, as long as no other worker has claimed the task.
     """
@@ -118,7 +118,7 @@ def has_lease(holder: str, task: Task, fence: int | None) -> bool:
 def refusal_of(
     holder: str, record: Record | None, ending: Ending, fence: int | None
 ) -> Refusal | None:
-    """Return why *ending* is refused if *holder* has no lease; None if *ending* is accepted."""
+    """Return why *ending* of a *holder* without a lease is refused; None if it is accepted."""
     if record is None:
         return Refusal.NOT_FOUND
     task = record.task
@@ -173,7 +173,7 @@ class Settlements:
         started_at: datetime,
         traceback: str | None = None,
     ) -> Settlement:
-        """Return the settlement of a task by *ending*; a failure may have a *traceback*."""
+        """Return the settlement for a task's *ending*; a failure may have a *traceback*."""
         stage = self._use_case.resolve_stage(lease.task.callback)
         trace = Progress(stage=stage, worker=worker, started_at=started_at)
         return transitions.settle(
@@ -241,7 +241,7 @@ class Settlements:
                 old_values[name] for name in new_values if old_values[name] != new_values[name]
             ]
         else:
-            # Keep the blob of a context that a chain passes to the next stage unchanged.
+            # Keep the context's blob if a chain passes the unchanged context to the next stage.
             unused_values = [value for value in new_values.values() if value != task.context]
             unused_values += progress.results.values() if progress is not None else ()
         await self._session.delete_blobs(

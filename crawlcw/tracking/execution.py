@@ -71,7 +71,7 @@ class Execution:
         return self.lease.fence
 
     def note_user_code(self, called: Called) -> None:
-        """Tell the watchdog which user code, *called*, the event loop runs next."""
+        """Tell the watchdog that the event loop runs the user code *called* next."""
         self._session.watchdog.last_user_call = called
 
     async def checkpoint(self) -> None:

@@ -38,7 +38,7 @@ class Session(WorkerSession):
     """The ledger session of one process, with its leases of a use case's tasks."""
 
     def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:
-        """Calls fail after the ledger has been unavailable for *give_up*."""
+        """Calls fail after the ledger has been unavailable for the time *give_up*."""
         self.policy = policy
         super().__init__(ledger, lease_length=lambda: self.policy.lease, give_up=give_up)
         self._claims: Coalescer[Task, Claimed] = Coalescer(self._claim_for_callers)
@@ -105,9 +105,9 @@ class Session(WorkerSession):
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
         """Record an outcome, together with other pending outcomes, and end the outcome's lease.
 
-        The result of the future is None, or the reason why the outcome was not recorded, see
-        `commit_outcomes`. The future raises `LedgerError` if the ledger stays unavailable. This
-        method raises `LedgerError` if the session has failed or was closed. If the caller is
+        The result of the returned future is None, or the reason why the outcome was not recorded
+        (see `commit_outcomes`). The future raises `LedgerError` if the ledger stays unavailable.
+        This method raises `LedgerError` if the session has failed or was closed. If the caller is
         cancelled, the outcome is still recorded.
         """
         self._check()
@@ -144,7 +144,7 @@ class Session(WorkerSession):
         return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
 
     async def delete_blobs(self, *stored_values: Any) -> None:
-        """Delete the blobs that *stored_values* refer to; nothing may use these blobs any more."""
+        """Delete the blobs that *stored_values* refer to; no task may still refer to the blobs."""
         if blobs := [value for value in stored_values if isinstance(value, BlobRef)]:
             await self.ledger.blobs.drop(blobs)
 
@@ -153,7 +153,7 @@ class Session(WorkerSession):
         await run_shielded(self._release(list(leases)))
 
     async def release_in_time(self, leases: Iterable[Lease]) -> None:
-        """Try for 5 s to release leases of a cancelled caller; if that fails, they expire."""
+        """Try for 5 s to release a cancelled caller's leases; unreleased leases expire."""
         with suppress(LedgerError, TimeoutError):
             release = self._release(list(leases))
             await run_shielded(asyncio.wait_for(release, CLOSE_TIMEOUT.total_seconds()))
@@ -185,7 +185,7 @@ class Session(WorkerSession):
                 await self.release_all()
                 await self.leave()
         finally:
-            # This call is the last, because it may cancel the caller of `close`.
+            # Call `lose` last, because `lose` may cancel the caller of `close`.
             self.leases.lose([lease.task.id for lease in leases])
 
     async def refresh(self) -> None:
@@ -271,6 +271,6 @@ async def commit_outcomes(
 
 
 def _lease_key(lease: Lease) -> tuple[bytes, str, int]:
-    # The task's id does not identify a lease, because in one batch both the former worker and the
-    # current worker may end the same task.
+    # One batch may end two leases of a task: of its former worker and of its current worker. So the
+    # task's id does not identify a lease.
     return lease.task.id, lease.token, lease.fence

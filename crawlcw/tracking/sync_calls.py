@@ -125,7 +125,7 @@ class LoopPortal:
 
     @contextmanager
     def closed_as_ledger_error(self, detail: str = "") -> Iterator[None]:
-        """If the portal is closed, convert an error to `LedgerError` and append *detail* to it."""
+        """If the portal is closed, replace an error by a `LedgerError` that ends with *detail*."""
         try:
             yield
         except (

@@ -36,7 +36,7 @@ class Tasks:
     def __init__(
         self, ledger: Ledger, use_case: UseCase, policy: Policy, *, give_up: timedelta
     ) -> None:
-        """Calls fail after the ledger has been unavailable for *give_up*."""
+        """Calls fail after the ledger has been unavailable for the time *give_up*."""
         self.use_case = use_case
         self.session = Session(ledger, policy, give_up=give_up)
         self.ledger = self.session.ledger
@@ -92,7 +92,7 @@ class Tasks:
     ) -> Page:
         """Return tasks that match the filters, sorted by their last change, newest first.
 
-        *cursor* is the `next_cursor` of an earlier page, after which this page begins.
+        *cursor* is the `next_cursor` of an earlier page; the result begins after that page.
         *changed_since* and *changed_before* are aware datetimes that limit the time of the last
         change of status. Large values are `BlobRef`s, which `get` reads. Raises `UsageError`.
         """
@@ -267,7 +267,7 @@ class Tasks:
         return (None,) if stage is None else self.use_case.stored_stages([keys.stage(stage)])
 
     async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
-        # Reopen only tasks with an older change, so that a repeated write reopens no task twice.
+        # Reopen only tasks that changed before now, so that a repeated write reopens none twice.
         changed_before = task_filter.changed_before or self.ledger.now() + MILLISECOND
         count = await self.ledger.admin.reopen(
             replace(task_filter, changed_before=changed_before), stage=stage, deletes_results=anew

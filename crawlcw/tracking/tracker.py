@@ -85,8 +85,8 @@ class Tracker(Tasks):
         """Open the ledger of *use_case* at *url*; the ledger is created if it does not exist.
 
         Await the result, or use it by `async with`, which closes the tracker. *url* has the form
-        that `open_ledger` takes. *driver* is `pymongo` or `motor`. *policy* has the settings of
-        `Policy` to record; other settings do not change. Raises `UsageError` and
+        that `open_ledger` takes. *driver* is `pymongo` or `motor`. The call records the settings of
+        `Policy` in *policy*; other settings do not change. Raises `UsageError` and
         `LedgerUnavailableError`. Raises `LedgerConfigurationError` if a spider is named *use_case*.
         """
         declaration = use_case if isinstance(use_case, UseCase) else UseCase(use_case)

@@ -43,7 +43,7 @@ class TrackedTask:
 
     @classmethod
     def of(cls, record: Record, *, stage: str) -> Self:
-        """Return the task in *record*; *stage* is the use case's name of the task's stage."""
+        """Return the task in *record*; *stage* is the name of its stage in the use case."""
         task = record.task
         payload = task.carried or Payload()
         return cls(

@@ -43,7 +43,7 @@ _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 10.0
 _MIN_RECONNECT_PAUSE_S = 1.0
 _MAX_RECONNECT_PAUSE_S = 60.0
-#: The number of additional tasks that a read gets after an outage, because some tasks are skipped.
+#: A read after an outage gets this many more tasks, because the worker then skips some tasks.
 _GRACE_SCAN = 1_000
 _MAX_RETREAT_S = 0.02
 
@@ -134,7 +134,7 @@ class Worker:
             self._run_scope.cancel()
 
     def abandon(self) -> None:
-        """Release all tasks; a thread calls `abandon` before the process ends, if `run` hangs."""
+        """Release all tasks; if `run` hangs, a thread calls `abandon` before the process ends."""
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
@@ -200,7 +200,7 @@ class Worker:
             task
             for task in page
             if task.id not in self._session.leases
-            # After an outage, a worker may still renew an expired lease, so skip its task.
+            # After an outage, a worker may still renew a task's expired lease, so skip the task.
             and not ended_since(task, grace_start)
         ][:free_capacity]
         if not claimable:
@@ -211,7 +211,7 @@ class Worker:
         if claimed.leases:
             self._pause_s = _MIN_PAUSE_S
         elif claimed.missed:
-            # Pause for a random time, because other workers claim tasks in the same rhythm.
+            # Other workers claim at the same moments as this worker, so pause for a random time.
             await anyio.sleep(random.random() * _MAX_RETREAT_S)
         return True
 
