@@ -31,7 +31,7 @@ from crawlcw.model.values import frozen
 class Purpose(StrEnum):
     """The reason for a request."""
 
-    PAGE = "page"  #: a request for a page, or to check whether a session is logged in
+    PAGE = "page"  #: a request that fetches a page, or checks whether a session is logged in
     ROBOTS = "robots"  #: a request for an origin's robots.txt
     LOGIN = "login"  #: from the spider's `login`
     PROBE = "probe"  #: a request to test whether a server responds
@@ -50,7 +50,7 @@ class Deadline:
     _end: float | None = field(default=None, init=False)
 
     def pause(self) -> None:
-        """Pause the deadline until `resume` has been called as often as `pause`."""
+        """Pause the deadline; each call of `pause` needs one call of `resume`."""
         self._pause_count += 1
         if self._pause_count == 1 and self.timeout is not None and not self.timeout.expired():
             self._end = self.timeout.when()
@@ -106,7 +106,7 @@ class Session:
 
     @property
     def may_be_banned(self) -> bool:
-        """Whether a site's ban ends the session: it must be from a pool or have its own proxy."""
+        """Whether a site's ban ends the session, because it is from a pool or has its own proxy."""
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
@@ -137,7 +137,7 @@ class Attempt:
     deadline: Deadline = field(default_factory=Deadline)
     redirects: list[Response] = field(default_factory=list)  #: followed redirects, in order
     url: str = ""  #: the current hop's URL before hooks and layers change the URL
-    #: A function that returns whether the attempt follows a redirect; None means all redirects.
+    #: A function that returns whether the attempt follows a redirect; with None it follows all.
     follows: Callable[[str], bool] | None = None
     is_conditional: bool = False  #: whether a 304 means that the page is unchanged
     #: A function that gets a response with its body's first bytes, and returns whether to save it.
@@ -147,7 +147,7 @@ class Attempt:
     #: Whether the first body of this attempt may wait for memory. `may_wait` is False if a page
     #: that holds memory waits for this attempt, because the two could wait for each other for ever.
     may_wait: bool = True
-    #: Memory of bodies to free at the attempt's end; if it is None, free a body after its exchange.
+    #: Memory of bodies, which the attempt's end frees; with None, an exchange's end frees its body.
     memory: list[Share] | None = None
     slot: Callable[[], None] | None = None  #: frees the held slot
     slot_host: str = ""  #: the slot's host
@@ -158,7 +158,7 @@ class Attempt:
         return self.may_wait and not self.memory
 
     def keep(self, share: Share) -> None:
-        """Hold *share* until the attempt ends; free *share* now if `memory` is None."""
+        """Hold *share* until the attempt ends; with `memory` None free *share* at once."""
         if self.memory is None:
             share.shrink(0)
         else:
@@ -195,8 +195,8 @@ class Downloader(Protocol):
         """Send *request* to *url*, and return the response with its decoded and bounded body.
 
         - *url* is the request's own URL, or the target of a redirect.
-        - A redirect is returned, not followed. Its header `location` is made from the raw bytes
-          that the server sent.
+        - A redirect is returned, not followed. The redirect's header `location` is made from the
+        raw bytes that the server sent.
         - A body over the limit is cut, and `truncated` gives the reason.
         - A response of any status is returned.
         - If the request has `options.save_to`, the method may stream the body to `Response.file`.
@@ -223,16 +223,16 @@ class Layer(Protocol):
 
     - By default a layer is called for the requests of pages. A layer with the attribute `wire =
       True` is also called for robots.txt and logins, and sees the secrets that are sent.
-    - A layer may run for `callback_timeout`; its time does not count for the page's `timeout`.
-    - `FetchError` ends the attempt, and `Defer` defers the page. If a layer raises another error
-      than these two, the page fails as `parse-error`.
+    - A layer may run for `callback_timeout`. The page's `timeout` does not include this time.
+    - `FetchError` ends the attempt, and `Defer` defers the page. Any error of a layer except
+    `FetchError` and `Defer` fails the page as `parse-error`.
     """
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
         """Return the response to *request*, usually the response that *call_next* returns.
 
         *call_next* takes the attempt and a request to the same origin. A layer may call *call_next*
-        again; a repeated call waits for the end of the previous call, and for the host's delay.
+        again. The repeated call waits for the previous call's end, and then for the host's delay.
         """
 
 

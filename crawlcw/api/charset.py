@@ -1,9 +1,9 @@
 """Choose a page's encoding as browsers do, and decode its bytes.
 
-The encoding comes from the first of these sources, as in the WHATWG standards: byte order mark,
-Content-Type, the first <meta> that names an encoding, UTF-8 if the bytes are valid UTF-8, else
-windows-1252. A <meta> counts only in HTML, and an XML declaration only in HTML and XML. JSON with
-valid UTF-8 bytes is UTF-8 (RFC 8259, section 8.1).
+The encoding comes from the first of these sources that the page has, as in the WHATWG standards:
+byte order mark, Content-Type, the first <meta> that names an encoding. A page without these sources
+is UTF-8 if its bytes are valid UTF-8, else windows-1252. A <meta> counts only in HTML; an XML
+declaration counts in HTML and in XML. JSON with valid UTF-8 bytes is UTF-8 (RFC 8259, section 8.1).
 
 This module uses the names (in lower case) and the tables of the Encoding Standard, because Python's
 codecs differ: `euc_jp` lacks the characters of NEC and IBM, which most Japanese pages have.
@@ -31,21 +31,21 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16le"),
     (codecs.BOM_UTF16_BE, "utf-16be"),
 )
-#: Encodings in which the byte of `<` may mean another character. In an encoding outside of this
-#: set, a byte below 128 is its ASCII character, or the last byte of a multi-byte character.
+#: Encodings in which the byte 0x3C (`<`) may mean another character. In an encoding outside of this
+#: set, a byte below 128 is an ASCII character, or it ends a multi-byte character.
 WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacement"})
 #: Encodings in which a character may have several bytes.
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
     *("utf-8", "gbk", "gb18030", "big5", "euc-jp", "shift_jis", "euc-kr")
 }
-#: Maximum number of bytes to keep until a tag or a line ends. A longer text could fill the memory,
-#: so it is cut at any byte.
+#: Maximum number of bytes that a decoder keeps while it waits for the end of a tag or a line. The
+#: decoder cuts a longer text at any byte, because the text could fill the memory.
 _LONGEST_RUN = 1 << 20
 #: Python's codecs for three encodings. The Encoding Standard decodes GBK as GB 18030; Python has no
 #: codec for `replacement` and `x-user-defined`.
 _PYTHON_CODECS = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
-#: Labels that mean a different encoding in a <meta> or an XML declaration, because a page whose
-#: label is readable as ASCII cannot be UTF-16.
+#: Labels that mean a different encoding in a <meta> or an XML declaration. For example a page
+#: cannot be UTF-16 if its label is readable as ASCII.
 _IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252"}
 #: The escape byte of ISO-2022-JP. Text in this encoding is also valid UTF-8, because all of its
 #: bytes are below 128.
@@ -169,7 +169,7 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 @cache
 def _table(encoding: str) -> str | None:
-    """Return the characters of all 256 bytes, with which Python decodes faster than endec."""
+    """Return the characters of all 256 bytes; with them Python decodes faster than endec."""
     if encoding in _MULTI_BYTE:
         return None
     return endec.decode(bytes(range(256)), encoding, "replace", bom="ignore")
@@ -202,7 +202,7 @@ def _charset(parameters: str) -> str:
     return ""
 
 
-@lru_cache(64)  # a site's pages share a header
+@lru_cache(64)  # a site's pages often send the same header
 def _of_header(header: str | None) -> tuple[str, str | None]:
     """Return a body's kind ("html", "xml", "json" or "") and the charset of its Content-Type."""
     header = content_type(header) if header and "," in header else header or ""

@@ -38,7 +38,7 @@ class Metas(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """The parsed trees of one page that a crawl has made or refused before the callback."""
+    """The trees that a crawl has made of one page before the callback, or its refusals."""
 
     tree: LexborHTMLParser | None = None  #: if made already
     refusal: ParseRefusedError | None = None  #: why the page has no tree
@@ -70,8 +70,8 @@ class Document:
         """The name of Python's codec for the encoding that a browser would choose for the body.
 
         `text` and links use the tables of browsers, which have more characters than the codec. Set
-        `encoding` if the page declares a wrong encoding; text, trees and links are then made again.
-        Setting `encoding` raises `ValueError` for an encoding that browsers do not know.
+        `encoding` if the page declares a wrong encoding; crawlcw then makes text, trees and links
+        again. Setting `encoding` raises `ValueError` for an encoding that browsers do not know.
         """
         return charset.python_name(self._charset)
 
@@ -153,8 +153,8 @@ class Document:
         A spider with `selectors = "parsel"` gets parsel's `SelectorList` instead.
         """
         if self._selector_library != "lexbor":
-            # The declared type is that of the default, because a type checker does not know the
-            # spider's choice.
+            # The declared return type is the type for the default library, because a type checker
+            # does not know the spider's choice.
             return self.selector.css(query)  # type: ignore[return-value]
         return self._nodes(query)
 

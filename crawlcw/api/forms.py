@@ -51,7 +51,7 @@ _DATE_PATTERNS = {
     "datetime-local": re.compile(rf"{_DAY}[T ]{_TIME}", re.ASCII),
 }
 _CHROMIUM_NAMES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
-#: Kinds of input whose text direction a form does not send.
+#: Kinds of <input> for which a form sends no text direction.
 _WITHOUT_DIRECTION = {
     *_DATE_PATTERNS,
     "checkbox",
@@ -74,7 +74,7 @@ class Form:
     node: LexborNode  #: the <form>, in a tree made with `with_form_owners`
     page_url: str
     base_url: str  #: the base URL of the page's links
-    encoding: str  #: the page's encoding, by the name in the Encoding Standard
+    encoding: str  #: the name of the page's encoding in the Encoding Standard
     callback: Callback | None
     click: str | Literal[False] | None  #: see `Response.form`
     options: dict[str, Any]  #: options of the `Request`
@@ -290,7 +290,7 @@ def _entries_of(control: _Control, *, encoding: str) -> Iterator[_Entry]:
 
 
 def _title(encoding: str) -> str:
-    """Return the name of an encoding for a field `_charset_`; forms of UTF-16 pages send UTF-8."""
+    """Return the value of a field `_charset_` for an encoding; UTF-16 pages send UTF-8."""
     if encoding.startswith("utf-"):
         return "UTF-8"
     is_lower = encoding.startswith(("windows-", "mac", "x-", "gb18030"))
@@ -326,7 +326,7 @@ def _text_of(option: LexborNode) -> str:
 
 
 def _sanitized_input(value: str, kind: str, attributes: Mapping[str, str | None]) -> str:
-    """Return the value of an input after HTML's "value sanitization algorithm"."""
+    """Return the value of an input as HTML's "value sanitization algorithm" changes it."""
     if kind in _NOT_ONE_LINE:
         return value
     if pattern := _DATE_PATTERNS.get(kind):
@@ -400,7 +400,7 @@ def _simple_color(value: str) -> str:
 def _wrapped(text: str, *, columns: int) -> str:
     """Return a text with the line ends that Chromium adds for `wrap=hard`.
 
-    A line holds *columns* + 1 characters, and then any number of spaces.
+    A line holds at most *columns* + 1 characters; spaces at its end do not count.
     """
     max_line, lines = columns + 1, list[str]()
     for paragraph in text.split("\n"):
@@ -417,7 +417,7 @@ def _wrapped(text: str, *, columns: int) -> str:
 
 
 def _direction_entry(control: _Control, value: str) -> Iterator[_Entry]:
-    """Yield the entry with the text direction of a control that has `dirname`."""
+    """Yield the form entry of a control's `dirname`; its value is the control's text direction."""
     name = control.attributes.get("dirname")
     if not name or (control.tag == "input" and control.kind in _WITHOUT_DIRECTION):
         return

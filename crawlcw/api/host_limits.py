@@ -23,12 +23,12 @@ _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limit:
-    """The limits that a spider gives a host; for None the setting applies.
+    """The limits that a spider gives a host; if a limit is None, the setting applies.
 
     Raises `SettingsError` if a value is invalid.
     """
 
-    concurrency: int | None  #: simultaneous requests to the host; 0: no limit
+    concurrency: int | None  #: simultaneous requests to the host; 0 means no limit
     delay: timedelta | None  #: the minimum time between two requests to the host
 
     def __init__(
@@ -51,7 +51,7 @@ class Limit:
 class HostLimit:
     """The effective limits of one host."""
 
-    concurrency: int  #: simultaneous requests to the host; 0: no limit
+    concurrency: int  #: simultaneous requests to the host; 0 means no limit
     delay: float  #: seconds between the starts of two requests to the host
 
 
@@ -94,7 +94,7 @@ class Limits:
 
 
 def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:
-    """Return the effective limits of *host*: its `Limit`, or else the settings."""
+    """Return the effective limits of *host*, from its `Limit` or else from the settings."""
     limit = limits.of(host)
     concurrency = limit.concurrency if limit else None
     delay = limit.delay if limit else None
@@ -125,7 +125,7 @@ def _host(key: str) -> str:
 
 
 def _host_named(name: str) -> str | None:
-    """Return the host *name* in the form of `task.host`; None if it is not a host."""
+    """Return *name* in the form that `task.host` has; None if *name* is not a host."""
     if not name or _NOT_IN_HOSTS.search(name):
         return None
     try:

@@ -89,8 +89,8 @@ def extensions_of(url: str) -> frozenset[str]:
 def nodes_within(
     nodes: Iterable[LexborNode], regions: Iterable[LexborNode]
 ) -> Iterator[LexborNode]:
-    """Yield the members of *nodes* that are in *regions*, or inside of a node in *regions*."""
-    # Compare nodes by their address in memory, which takes linear time even on deep pages.
+    """Yield each node of *nodes* that is a region itself, or that a region contains."""
+    # Comparing nodes by their address in memory takes linear time even on deep pages.
     is_inside_by_id = {region.mem_id: True for region in regions}
     for node in nodes:
         ancestor: LexborNode | None = node

@@ -1,10 +1,11 @@
 """Check a page's markup in linear time before parsing, and make its lexbor and parsel trees.
 
 Some unusual pages keep the parser lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
-with thousands of attributes). A page that is almost all tags makes a tree of seventy times the
-page's size. Because a thread that parses cannot be stopped, the crawl parses a *suspicious* page in
-a process that it can stop (`crawl.parsing`). Outside of a crawl, a suspicious page is refused. A
-false alarm takes some milliseconds. The check of a page with few tags only counts the tags.
+with thousands of attributes). A page that is almost all tags needs seventy times its size for its
+tree. Because a thread that parses cannot be stopped, the crawl parses a *suspicious* page in a
+process that it can stop (`crawl.parsing`). Outside of a crawl, a suspicious page is refused. An
+ordinary page that looks suspicious costs some milliseconds more. For a page with few tags, the
+check only counts the tags.
 
 The text of a page does not always show how much memory its tree needs, and the parser has no limit.
 So the operating system limits the memory of a tree, by RLIMIT_DATA of setrlimit(2).
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Kind = Literal["html", "xml"]
 
-#: Limits of open tags, open formatting tags and options: parsing then takes less than half a
-#: second.
+#: Limits of open tags, open formatting tags and options. Within these limits, parsing takes less
+#: than half a second.
 MAX_NESTING = 2_000
 MAX_OPEN_FORMATTING = 500
 MAX_OPTIONS = 5_000
 #: Limit of <html> and <body>, because a further <body> adds its attributes to the first <body>.
 MAX_ROOTS = 2_000
-#: Maximum sum of the squared numbers of attributes of all tags. One tag with 10,000 attributes has
-#: this sum, as have 100 tags with 1,000 attributes each.
+#: Maximum sum of the squared numbers of attributes of all tags. One tag with 10,000 attributes
+#: reaches this sum, and 100 tags with 1,000 attributes each reach it too.
 MAX_ATTRIBUTE_WORK = 10_000**2
 #: Maximum size of a tree in bytes, estimated from the text of its page.
 MAX_TREE = 128 << 20
@@ -56,8 +57,8 @@ MAX_HEAP = 2 * MAX_TREE
 #: Length in bytes from which the attributes of a tag count; shorter tags are harmless.
 _LONG_TAG = 2048
 _CHUNK = 4096
-#: Sizes of a body and of a tree in bytes. A separate process parses larger pages; parsing a smaller
-#: page takes at most 0.2 s.
+#: Limits in bytes of a body and of its tree. A separate process parses larger pages; parsing a
+#: smaller page takes at most 0.2 s.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
 #: Size in bytes of a page whose parsing always takes less than half a second.
@@ -71,14 +72,15 @@ _HARMLESS_TAGS = 4_000
 #: Limit of the number of tags times the number of open tags, because for many tags the parser
 #: searches all open tags. A page of 20,000 open tags makes 4 * 10**8 steps in 0.4 s [measured].
 _MAX_STEPS = 250_000_000
-#: Limit of the number of tags times the number of different unclosed formatting tags, which the
-#: parser opens again for each tag. The limit allows 20 unclosed tags in 15,800 tags.
+#: Limit of a product: the number of tags times the number of different unclosed formatting tags.
+#: The parser opens these formatting tags again for each tag. The limit allows 20 unclosed tags in
+#: 15,800 tags.
 _MAX_REOPENED = 316_000
-#: Maximum number of options, <html> and <body> in a page, because each further tag costs more.
+#: Maximum number of <option>, <html> and <body> in a page, because each further tag costs more.
 _MAX_REPEATED = 2_000
 #: Size of a body that cannot exceed MAX_ATTRIBUTE_WORK, because an attribute takes two bytes.
 _FEW_ATTRIBUTES = 20_000
-#: Maximum of bytes that a tag (an element with its text) adds to a tree; measured: 30 to 230.
+#: Maximum number of bytes that a tag (an element with its text) adds to a tree (measured: 30-230).
 _TREE_PER_TAG = 256
 #: Bytes that a byte of text or attributes adds to a tree, on most pages.
 _TREE_PER_BYTE = 2
@@ -92,7 +94,7 @@ _WRAPPER = re.compile(
     rb"sub|sup|q|cite|var|kbd|samp|mark|abbr)(?=[\s>/])",
     re.IGNORECASE,
 )
-#: Formatting tags, which the parser opens again in every block until their end tag.
+#: Formatting tags, which the parser opens again in every block until it reads their end tag.
 _FORMATTING = re.compile(
     rb"<(/?)(?:a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)(?=[\s>/])", re.IGNORECASE
 )
@@ -115,8 +117,8 @@ _CLOSED = (
 _CLOSED_AT_ONCE = re.compile(_CLOSED)
 #: Costly tags: options, <html>, <body>, and formatting that the parser opens again in each block.
 #: Tags without attributes do not match, because the parser keeps at most three equal open tags. An
-#: element that contains only text and closed elements does not match, because its end tag closes
-#: it. The first lookaheads of the pattern skip most tags at their first letters.
+#: element that contains only text and closed elements does not match: no parser opens it again. The
+#: lookaheads at the pattern's start reject most tags by their first letters.
 _COSTLY = re.compile(
     rb"<(?=[bcefhinostuBCEFHINOSTU])(?!span|t[dr])(?:"
     rb"(?P<tag>[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
@@ -131,7 +133,7 @@ _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
 _PAGE = resource.getpagesize()
-#: A file of Linux. Its sixth number is the memory that RLIMIT_DATA limits, in memory pages.
+#: A file of Linux, whose sixth number is the memory that RLIMIT_DATA limits, in memory pages.
 _MEMORY_FILE = "/proc/self/statm"
 #: Seconds between reads of `_MEMORY_FILE`, because a read releases the interpreter's lock.
 _MEMORY_READ_EVERY = 0.5
@@ -235,7 +237,7 @@ def with_open_shadow_roots(body: bytes) -> bytes:
     A browser shows the content of a shadow root as a part of the page. The parser keeps the content
     of a template outside of the page, so selectors would not find the template's links.
     """
-    roots: list[bool] = []  # is each open template a shadow root?
+    roots: list[bool] = []  # whether each open template is a shadow root
 
     def rename_template(match: re.Match[bytes]) -> bytes:
         attributes = match["opened"]
@@ -255,7 +257,8 @@ def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
     In browsers a field's form does not depend on the tree only (HTML standard, 13.2.6.4.7, "form
     element pointer"). After a `</div>` has closed a form, later fields still belong to the form. A
     form inside of a form does not count. Inside of a <template>, the tree alone decides to which
-    form a field belongs. If *are_named* is false, the function only removes forms inside of forms.
+    form a field belongs. If *are_named* is false, controls get no form's name, and the function
+    only removes forms inside of forms.
     """
     count = pointer = templates = 0
 
@@ -288,7 +291,7 @@ def ordinary_tree_size(body: bytes) -> int | None:
     """Return the estimated size of the tree of an ordinary body in bytes.
 
     Return None for a large or suspicious body, which a separate process must parse. For most pages
-    the function reads the body once, in a twelfth of the time of parsing.
+    the function reads the body once, which takes a twelfth of the time of parsing.
     """
     if len(body) > LARGE:
         return None
@@ -367,7 +370,7 @@ def suspicion(body: bytes) -> str | None:
 
 
 def _most_left_open(body: bytes) -> int:
-    """Return the maximum number of open start tags at the end of a chunk."""
+    """Count the open start tags at the end of each chunk, and return the largest count."""
     # Search one byte further for end tags, because a `</` may lie across the end of the chunk.
     open_counts = accumulate(
         body.count(b"<", offset, offset + _CHUNK)
@@ -398,7 +401,7 @@ def _depth(body: bytes) -> str | None:
 
 
 def _attribute_work(body: bytes) -> int:
-    """Square the number of attributes of each long tag; return at least the sum of the squares."""
+    """Return the sum of the squared numbers of attributes of all long tags, or a larger number."""
     offset = 0
     while (
         offset < len(body) - _LONG_TAG
@@ -413,7 +416,8 @@ def _attribute_work(body: bytes) -> int:
             start = _TAG.search(chunk)
             if start is not None and len(chunk) - start.start() > _LONG_TAG:
                 tag = chunk[start.start() :]
-                # Count separators of attributes, because one long value (an image) is harmless.
+                # Count separators of attributes, because one long value (a `data:` image) is
+                # harmless.
                 attributes = len(tag) - len(tag.translate(None, _BETWEEN_ATTRIBUTES))
                 work += attributes**2
     return work
@@ -439,8 +443,8 @@ def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool 
     """Return the result of *make*, which may allocate at most *extra_bytes* bytes.
 
     *make* must handle the lack of memory itself, for example by raising. If *exactly* is false, the
-    measured memory of the process may be half a second old. The limit applies to all threads while
-    *make* runs. The memory is not limited in these cases:
+    limit may use a memory size that was measured half a second ago. The limit applies to all
+    threads while *make* runs. The memory is not limited in these cases:
 
     - outside of the main thread, because two threads would restore each other's limit
     - if the system does not report the memory of the process
@@ -479,7 +483,7 @@ def _used_memory(_: int) -> int:
 
 
 def kind_of(content_type: str | None) -> Kind:
-    """Return whether parsel must parse a page as HTML or XML, by the server's content type."""
+    """Return the kind, HTML or XML, as which parsel must parse a page of this content type."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     is_xml = kind in _XML_TYPES or (kind.endswith("+xml") and kind != _XHTML)
     return "xml" if is_xml else "html"

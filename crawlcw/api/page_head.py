@@ -33,7 +33,7 @@ _REFRESH = re.compile(
     r"\s*(\d+|(?=\.))[\d.]*(?:(?=[\s;,])\s*[;,]?\s*(?:url\s*=\s*)?(.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-#: Directives with a value; the text before the colon of a directive is not the name of a robot.
+#: Directives such as `max-snippet: 20`. The text before their colon is not the name of a robot.
 _VALUE_DIRECTIVES = frozenset(
     {"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"}
 )
@@ -50,7 +50,7 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class RobotsDirectives:
-    """The rules of a page for robots, by X-Robots-Tag or <meta name="robots">."""
+    """What a page allows to robots in X-Robots-Tag or in <meta name="robots">."""
 
     noindex: bool = False  #: not in search results
     nofollow: bool = False  #: do not follow links

@@ -1,8 +1,8 @@
 """Remove a page's raw text: scripts, styles and comments, which HTML parsers read as text.
 
-A hostile page may imitate raw text: the page opens a script in an attribute, or in an SVG, because
-a script in an SVG may contain tags. So `without_raw_text` reads the page tag by tag from its start.
-The grammar of this module is stricter than the grammars of lexbor (HTML 5) and of all versions of
+A hostile page may imitate raw text. For example it opens a script in an attribute, or in an SVG, in
+which a script may contain tags. So `without_raw_text` reads the page tag by tag from its start. The
+grammar of this module is stricter than the grammars of lexbor (HTML 5) and of all versions of
 libxml2. `without_raw_text` stops at the first text that different parsers could read differently.
 
 Every repetition in a pattern is possessive, so that the time is linear. `COMMENT` and
@@ -13,8 +13,8 @@ import re
 
 #: The attributes of a tag by the HTML standard: a quoted value may contain a `>`.
 ATTRIBUTES = rb"(?:[^>=]++|=[ \t\r\n\f]*+(?:\"[^\"]*+\"?+|'[^']*+'?+)?+)*+"
-#: Two patterns: a comment without its `-->`, and an element of text without its end tag. An
-#: unclosed comment or element extends to the end of the page.
+#: Two patterns: one matches a comment up to its `-->`, the other a text element up to its end tag.
+#: An unclosed comment or element extends to the end of the page.
 COMMENT = rb"<!--(?:(?=-?>)|(?:[^-]++|-(?!->))*+)"
 TEXT_ELEMENT = b"|".join(
     rb"<%b(?=[\s/>])" % name + ATTRIBUTES + rb">?+(?:[^<]++|<(?!/%b[\s/>]))*+" % name
@@ -33,20 +33,22 @@ _ATTRIBUTES = (
 )
 _NAME = rb"[a-z][a-z0-9:-]{0,39}+"
 _END = _SPACE + rb"*+>"
-#: The rest of a start tag after its name, without `/>`, because parsers differ about `<script/>`.
+#: The part of a start tag after its name. `/>` does not match: parsers differ about `<script/>`.
 _OPEN = _ATTRIBUTES + rb"(?<!/)>"
-#: Elements whose content only some parsers read as text, so their content must not contain `<`.
+#: Only some parsers read the content of these elements as text, so a `<` in it stops the scan.
 _HOLDING_TEXT = (
     *(b"script", b"style", b"title", b"textarea"),
     *(b"iframe", b"noembed", b"noframes", b"xmp"),
 )
 #: Tags that change how a parser reads the tags after them. Each special tag has its own rule in
-#: `_FOLLOWED`, or stops the scan. (After <template><col> parsers ignore every tag, even <script>.)
+#: `_FOLLOWED`, or stops the scan. `col` is special because parsers ignore every tag after
+#: <template><col>, even <script>.
 _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_TEXT) + rb")"
 #: A comment that contains no `--!>`, because only some parsers end a comment there.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
-#: Tags of shapes in an SVG; an HTML tag would end the SVG, and `desc` may contain HTML.
+#: Tags of shapes in an SVG. The list has no HTML tag, which would end the SVG, and not `desc`,
+#: which may contain HTML.
 _SHAPE = (
     rb"(?:g|path|circle|rect|line|polyline|polygon|ellipse|use|defs|symbol|clippath|mask|stop|"
     rb"lineargradient|radialgradient|pattern|text|tspan|filter|fe[a-z]{1,20}+|animate)"
@@ -81,7 +83,7 @@ _FOLLOWED = (
 )
 #: Elements with raw text. The content of a raw-text element must not begin with `<`, because
 #: libxml2 before 2.14 reads a tag there. A script must not contain both `<!--` and `<script`,
-#: because the script then ends at the second `</script>` or later.
+#: because such a script may not end at its first `</script>`.
 _RAW_TEXT = (
     rb"(?P<script><script" + _OPEN + rb")(?!<)(?:"
     rb"(?:[^<]++|<(?!/script|!--))*+</script" + _END + rb""
@@ -92,7 +94,7 @@ _RAW_TEXT = (
 
 
 def without_raw_text(body: bytes) -> bytes:
-    """Return a page, in UTF-8, without the text in which no HTML parser finds tags.
+    """Return a page, in UTF-8, without its raw text, in which no HTML parser finds tags.
 
     Some raw text may remain, but nothing else is removed. Takes linear time.
     """

@@ -22,7 +22,7 @@ from crawlcw.model.visits import NEVER
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
 _NO_OPTIONS = (None,) * len(arguments.OPTIONS)
-#: A time that is later than the start of any run.
+#: The value of `changed` that means `each_run`: a time later than the start of any run.
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
 
@@ -31,8 +31,8 @@ class Request:
 
     - *callback*, *errback*: a method of the spider, or the method's name. The ledger stores the
       method's name, so that any process can continue the task.
-    - *body* (bytes or text), or *json* (anything JSON can hold), or *data* (form fields). *json*
-      and *data* set the Content-Type and make the method POST.
+    - *body* (bytes or text), *json* (anything JSON can hold) or *data* (form fields): what to send.
+    *json* and *data* set the Content-Type and make the method POST.
     - *context*: a mapping that the callback finds unchanged in `Response.context`. The ledger
       stores *context*, so its values are plain (text, numbers, dates, bytes, lists, mappings).
     - *priority*: from -100 to 100; the crawl fetches requests of a higher priority first.
@@ -50,13 +50,13 @@ class Request:
     - *proxy*: the URL of the proxy for this request, or `"direct"`; with None the settings decide.
       The ledger stores the proxy's URL, including the password.
     - *cookies*: additional cookies, stored in the ledger and sent only to the request's origin.
-    - *dont_filter*: make a separate task even if the URL is already known.
-    - *changed*: when the page last changed, as far as is known. A page is fetched again, once in a
-      run, if its last visit was before *changed*. *each_run*: fetch the page in each run.
+    - *dont_filter*: make one more task even if the URL already has a task.
+    - *changed*: when the page last changed, if you know it. A run fetches the page again, once, if
+    the page's last visit was before *changed*. *each_run*: fetch the page in each run.
     - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: settings for this request only. A
       *timeout* longer than `read_timeout` also replaces `read_timeout`.
-    - *max_depth*: the setting `max_depth` for this request and for all links from its page; with 0
-      the links of a start URL are not followed.
+    - *max_depth*: the setting `max_depth` for this request and for all links from its page. With 0
+    on a start URL, the crawl follows no link of its page.
 
     Any text is accepted as a URL, because the crawl drops and counts a link that cannot be fetched.
     Raises `SpiderError` if the arguments contradict each other, or if a value cannot be sent or
@@ -137,7 +137,7 @@ class Request:
             changed = _in_utc(changed)
         self.changed = EACH_RUN if each_run else changed
         if each_run and revisit is None:
-            revisit = NEVER  # a revisit might end with a 304 and skip the callback
+            revisit = NEVER  # a 304 to a revisit would skip the callback
         if save_to is not None:
             save_to = self._checked_place(save_to)
         option_values = (
@@ -186,7 +186,7 @@ class Request:
         callback: Callback | None = None,
         **options: Any,
     ) -> Self:
-        """Return a request for an unfetchable link, whose method `identity` raises *refusal*."""
+        """Return a request for a link that cannot be fetched; its `identity` raises *refusal*."""
         request = cls(link, callback, **options)
         request._refusal = Refusal(refusal.reason, refusal.message)
         return request
@@ -279,7 +279,7 @@ class Request:
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
         """Return the location of the request and the id of its task; raises `FetchError`.
 
-        *salt* distinguishes `dont_filter` requests for one URL. If a crawl parses a page again, it
+        *salt* distinguishes `dont_filter` requests for one URL. A crawl that parses a page again
         must give the same salts to the page's requests.
         """
         result = self.locate(salt)

@@ -39,7 +39,7 @@ TOO_MANY_LINKS = "max-links-per-page"
 if TYPE_CHECKING:
     from parsel import Selector
 
-    #: A link: its address, the node with its address, or None.
+    #: A link, given as its address, as the node with the address, or as None.
     Link = str | LexborNode | Selector | None
 
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class PageSession:
     """A session with its `name` ("" if there is no session), and the `data` that its login stored.
 
-    The data is read-only. A callback can keep values in `Spider.state` instead.
+    The data is read-only. A callback can store its own values in `Spider.state`.
     """
 
     name: str = ""
@@ -79,7 +79,7 @@ class Following:
     """How a crawl follows the links of one page."""
 
     robot: str = ""  #: the crawler's own name in the robots rules of a page
-    obey_robots: bool = True  #: do not follow the links of a page that says `nofollow`
+    obey_robots: bool = True  #: whether the crawl obeys the page's `nofollow`
     is_over: bool = False  #: `follow_all` only counts links
 
 
@@ -163,7 +163,7 @@ class Response(Document):
         The refresh is None if its URL cannot be fetched, or is the URL of the page itself.
         """
         if self.file is not None:
-            return None  # no refresh, because browsers do not show a saved file
+            return None  # browsers do not show a saved file, so they ignore its refresh
         header = self.headers.get("refresh")
         target = (None if header is None else refresh(header)) or self._head.refresh
         if target is None:
@@ -223,7 +223,7 @@ class Response(Document):
             raise TypeError(
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )
-        # An ASCII address needs no encoding, and to find the encoding may require decoding the
+        # Look for the encoding only if the address is not ASCII, because that may decode the whole
         # page.
         encoding = "utf-8" if href.isascii() else self._charset
         return urls.resolve(self.base_url, href, encoding=encoding)
@@ -383,7 +383,7 @@ class Response(Document):
         """Return the first form that matches a CSS selector, ready to fill in and submit.
 
         `Form.submit` returns a request with *callback* and with *options* of `Request`. *click* is
-        a CSS selector of the button to click; None clicks the first button, and False no button.
+        a CSS selector of the button to click; None clicks the first button, False clicks none.
         Raises `ValueError` if the page has no such form, and `ParseRefusedError` if it has no tree.
         """
         try:
@@ -409,7 +409,7 @@ class Response(Document):
 
 
 class _Locations(dict[str, Location | Refusal]):
-    """A cache of the locations of one page's addresses, so that each address is resolved once."""
+    """A cache of the location of each address on a page, so that each is resolved once."""
 
     resolve: Callable[[str], Location | Refusal]
 

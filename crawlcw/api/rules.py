@@ -21,7 +21,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.scrapy_words import RULE_ARGUMENTS
 from crawlcw.errors import SpiderError
 
-#: The callback of start URLs, and of rules without `callback`.
+#: The callback for the pages of start URLs, and for rules without `callback`.
 PARSE = "parse"
 
 
@@ -32,8 +32,8 @@ class Rule:
       `Response.follow_all`. By default a rule excludes links to files that are not pages.
     - *callback*: the name of the spider's method that parses the linked pages. The default callback
       is `parse`, which the spider does not have to define.
-    - *follow*: whether the rules also apply to the linked pages. By default they apply if the rule
-      has no *callback*.
+    - *follow*: whether the rules also apply to the linked pages. The default is True if the rule
+    has no *callback*, else False.
     - *options*: arguments of `Request`.
     """
 
@@ -97,8 +97,8 @@ class Rule:
 def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
     """Yield the requests of *rules* on a page; the first rule that matches a link wins.
 
-    Rules apply to pages that a rule with `follow` requested. On all other pages, including start
-    URLs, rules apply if the callback is `parse`.
+    Rules apply to pages that a rule with `follow` requested. On pages that no rule requested, such
+    as start URLs, rules apply if the callback is `parse`.
     """
     request = response.request
     if not (request.callback == PARSE if request.options.rules is None else request.options.rules):

@@ -43,7 +43,7 @@ _PREFIX = "CRAWLCW_"
 #: Environment variables that are not settings; variables for tests begin with `_OF_TESTS`.
 _OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_PASSING_LEDGER", "CRAWLCW_TOKEN")
 _OF_TESTS = "CRAWLCW_TEST_"
-#: One quarter of the memory budget is for bodies of responses, and must hold at least one body.
+#: One quarter of the memory budget is for bodies of responses. It must hold at least one body.
 BUDGET_IN_BODIES = 4
 _AN_INSTANT = timedelta(milliseconds=1)
 
@@ -471,7 +471,7 @@ def _hint_for_setting(name: str) -> str:
 
 
 def _name_by_variable() -> dict[str, str]:
-    """Return the names of the settings by environment variable."""
+    """Return a mapping from each environment variable to the name of its setting."""
     return {_PREFIX + setting.name.upper(): setting.name for setting in fields(Settings)}
 
 

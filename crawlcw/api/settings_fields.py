@@ -300,7 +300,7 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
 
 
 class Proxies(SettingField[ProxyTexts, SecretProxies]):
-    """A setting with URLs of proxies. In a text, commas or spaces stand between the URLs."""
+    """A setting with URLs of proxies. A text separates the URLs by commas or spaces."""
 
     def read(self, value: ProxyTexts) -> SecretProxies:
         if isinstance(value, str):

@@ -8,9 +8,9 @@
             yield {"title": response.css_first("h1").text()}
 
 Each sitemap is a task like a page. The next run reads the sitemaps again, and fetches a page again
-if the page's `lastmod` is later than its last visit. A sitemap may be XML, plain text or a feed,
-with or without gzip, as sitemaps.org allows. The spider reads a sitemap piece by piece, so that
-50,000 entries are never in memory together.
+if the page's `lastmod` is later than the crawl's last visit of the page. A sitemap may be XML,
+plain text or a feed, with or without gzip, as sitemaps.org allows. The spider reads a sitemap piece
+by piece, so that 50,000 entries are never in memory together.
 """
 
 import re
@@ -33,9 +33,9 @@ from crawlcw.errors import FetchError, Reason, SpiderError, XmlError
 from crawlcw.model import urls
 from crawlcw.model.visits import NEVER
 
-#: Maximum number of entries in one sitemap, by sitemaps.org.
+#: Maximum number of entries in one sitemap, as sitemaps.org sets it.
 MAX_ENTRIES = 50_000
-#: Maximum nesting of sitemap indexes; sitemaps.org allows no index in an index.
+#: Maximum number of nested sitemap indexes. Some sites nest them, although sitemaps.org forbids it.
 MAX_NESTED = 3
 #: The priority of sitemaps, which are fetched before pages.
 _PRIORITY = 10
@@ -51,7 +51,7 @@ _RECORDS = {
     **syndication.RECORDS,
 }
 _LINE = re.compile(r"\r\n?|\n")
-#: Maximum length of a line, longer than any URL; the reader drops the rest of a longer line.
+#: Maximum length of a line. URLs are shorter, and the reader drops the rest of a longer line.
 _LONGEST_LINE = 1 << 14
 _LONGEST_ROBOTS_TXT = 512 << 10
 
@@ -62,7 +62,7 @@ class SitemapEntry:
 
     url: str  #: the URL as the sitemap has it; may be relative or invalid
     is_sitemap: bool = False  #: whether the entry is a sitemap, not a page
-    lastmod: datetime | None = None  #: aware datetime; for a day without a time, the end of the day
+    lastmod: datetime | None = None  #: aware; the end of the day if the sitemap gives only a day
     changefreq: str = ""
     priority: float | None = None
     alternates: Mapping[str, str] = field(default_factory=dict)  #: language -> URL
@@ -112,8 +112,8 @@ class SitemapSpider(Spider):
     ) -> Request:
         """Return the request for a sitemap.
 
-        Each run reads the sitemap; with *changed* only if the last visit was before *changed*.
-        *nesting* is the number of indexes that led to the sitemap.
+        Each run reads the sitemap. If *changed* is given, a run reads the sitemap only if the last
+        visit was before *changed*. *nesting* is the number of indexes that led to the sitemap.
         """
         return Request(
             url,
@@ -153,7 +153,7 @@ class SitemapSpider(Spider):
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
 
     def sitemap_error(self, request: Request, error: FetchError) -> Any:
-        """Request `/sitemap.xml` if there is no robots.txt; pass other failures to `on_error`."""
+        """Request `/sitemap.xml` without a robots.txt; pass any other failure to `on_error`."""
         parts = urlsplit(request.url)
         if parts.path == _ROBOTS_TXT and error.status is not None and error.status < 500:
             return self.sitemap_request(f"{parts.scheme}://{parts.netloc}{_DEFAULT_PATH}")
@@ -258,7 +258,7 @@ def entries(
         if record is not None and not entry_count:
             raise XmlError(Reason.PARSE_ERROR, "none of its entries has an address")
     else:
-        end = [] if is_cut else ["\n"]  # a cut line is not a URL
+        end = [] if is_cut else ["\n"]  # a line that was cut off is not a whole URL
         for line in _lines(chain(all_pieces, end)):
             yield SitemapEntry(url=line)
 

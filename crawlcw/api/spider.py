@@ -53,7 +53,7 @@ class _NamedLogger:
 
 
 class _State:
-    """The state of a spider, made at the first access, and in memory until a crawl stores it."""
+    """Makes a spider's state at the first access; a crawl stores the state later."""
 
     def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
         if spider is None:
@@ -70,8 +70,8 @@ class Spider:
     """The base class of all spiders.
 
     A callback is a generator, an async generator, a coroutine, or a plain function. A callback
-    yields items and `Request`s, or returns an iterable of items and requests, a single item or
-    request, or None. An item is a dict, a dataclass, an attrs or a pydantic object.
+    yields items and `Request`s, or returns an iterable of them. It may also return a single item, a
+    single `Request`, or None. An item is a dict, a dataclass, an attrs or a pydantic object.
 
     The command line passes the arguments `-a key=value` to the constructor,
     and the base class stores them as attributes.
@@ -84,30 +84,30 @@ class Spider:
     #: one port; `"*"` for all hosts. With None, links may lead to the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
-    #: Limits for single hosts, which replace the settings' limits. A key is `shop.example.com`,
-    #: with or without a port, `*.example.com` for its subdomains, or `*`. If several keys match,
-    #: the most specific key counts.
+    #: Limits for single hosts, which replace the settings' limits. A key is a host with or without
+    #: a port (`shop.example.com`), the subdomains of a host (`*.example.com`), or all hosts (`*`).
+    #: If several keys match, the most specific key counts.
     limits: Mapping[str, Limit] = {}
     #: The links that the spider follows without code, see `Rule`.
     rules: Sequence[Rule] = ()
     #: The layers that each page's request passes, the outermost first, see `Layer`.
     layers: Sequence[Layer] = ()
     #: Whether to run `start` at each start of a crawl. If False, a later crawl runs `start` again
-    #: only in two cases: the ledger lacks a request of `start`, or the spider's arguments,
-    #: attributes or code have changed.
+    #: only if the ledger lacks a request of `start`, or if the spider's arguments, attributes or
+    #: code have changed.
     start_again: ClassVar[bool] = False
 
-    #: If an item has a value of an unknown type, its page fails ("page"), or the crawl drops and
-    #: counts only this item ("item").
+    #: What fails if an item has a value of an unknown type. With "page" the item's page fails; with
+    #: "item" the crawl drops and counts only this item.
     invalid_items: ClassVar[Literal["page", "item"]] = "page"
 
     #: The key of an item: the name of a field, or a method `item_key(self, item)`. A ledger keeps
     #: one item for each key. An item whose key is None is always recorded.
     item_key: Any = None
-    #: Which item of a key is kept: the "first" or the "last" that the crawl records.
+    #: Which of the items with one key the ledger keeps: the "first" or the "last" recorded.
     item_key_wins: ClassVar[Literal["first", "last"]] = "first"
-    #: The results of `response.css` and `css_first`: "lexbor" for nodes, which are fast, or
-    #: "parsel" for selectors as in Scrapy, with `::text`, `.attrib` and `.re_first`.
+    #: The library behind `response.css` and `css_first`. "lexbor" returns nodes, which are fast.
+    #: "parsel" returns selectors as in Scrapy, with `::text`, `.attrib` and `.re_first`.
     selectors: ClassVar[Literal["lexbor", "parsel"]] = "lexbor"
 
     if TYPE_CHECKING:
@@ -120,15 +120,15 @@ class Spider:
         logger = _NamedLogger()
         state = _State()
 
-    #: The name of the session for requests that name no session. A spider has sessions with `login`
-    #: or with `Settings(cookies=True)`.
+    #: The name of the session for requests that name no session. A spider has sessions if it has a
+    #: `login` or sets `Settings(cookies=True)`.
     default_session: ClassVar[str] = DEFAULT_SESSION
-    #: A status, several statuses, or a function of the response, for responses that mean that a
-    #: session is logged out. The crawl uses `login_when` only if the spider has a `login`.
+    #: Which responses mean that a session is logged out: a status, several statuses, or a function
+    #: of the response. The crawl uses `login_when` only if the spider has a `login`.
     login_when: Any = 401
 
-    #: A status, several statuses, or a function of the response, for responses that mean that a
-    #: proxy, or a session of a pool, is banned. The statuses of the setting `proxy_ban_statuses`
+    #: Which responses mean that a site has banned a proxy or a session of a pool: a status, several
+    #: statuses, or a function of the response. The statuses of the setting `proxy_ban_statuses`
     #: also mean a ban.
     banned_when: Any = None
 
@@ -187,7 +187,7 @@ class Spider:
         """Return the downloader of pages: *default*, a wrapper of it, or a different downloader.
 
         Each process calls `downloader` once, in its event loop and before `opened`. The crawl
-        closes the returned downloader, and then *default*.
+        closes the returned downloader, and then closes *default*.
         """
         return default
 
@@ -198,7 +198,7 @@ class Spider:
         robots.txt.
 
         - The hook may return another `Request`, or a `Response` that the crawl uses instead of
-          asking the server.
+        sending the request.
         - The hook may change the URL only within the same origin.
         - The hook may raise `FetchError`, which ends the attempt, or `StopCrawl`. Any other error
           of the hook fails the page.
@@ -220,7 +220,7 @@ class Spider:
         """
 
     def on_failure_rate(self, rate: float) -> Any:
-        """Called when more than `failure_alarm` of the last 100 attempts failed; sync or async.
+        """Called when a share over `failure_alarm` of the last 100 attempts failed; sync or async.
 
         *rate* is the share of failures, from 0 to 1. The crawl calls `on_failure_rate` again only
         after the share has fallen to half of `failure_alarm`. The hook may raise the same errors as
@@ -242,10 +242,10 @@ def url_list(callback: F) -> F:
     """Mark a callback that reads a list of URLs, such as a sitemap.
 
     The callback is a generator or an async generator. While the callback runs, the crawl writes the
-    callback's requests to the ledger some hundred at a time. A list of URLs of any length thus fits
-    into memory, and `max_links_per_page` does not apply. The callback's requests have the depth of
-    the list. If the callback raises, the requests that it has yielded remain; a rerun adds no
-    request twice.
+    callback's requests to the ledger in batches of some hundred. A list of URLs of any length thus
+    fits into memory, and `max_links_per_page` does not apply. The callback's requests have the
+    depth of the list. If the callback raises, the ledger keeps the requests that the callback has
+    yielded. A rerun of the callback adds no request twice.
     """
     callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
     return callback
@@ -264,7 +264,7 @@ def arguments_of(spider: Spider) -> Mapping[str, Any]:
 
 @singledispatch
 def entry_urls(spider: Spider) -> list[str]:
-    """Return the URLs that a spider itself names, whose hosts may have private addresses.
+    """Return the URLs that a spider itself names; their hosts may have private addresses.
 
     A subclass of `Spider` that names more URLs registers a function by `entry_urls.register`.
     """
@@ -272,7 +272,7 @@ def entry_urls(spider: Spider) -> list[str]:
 
 
 def has_own_start(spider: Spider) -> bool:
-    """Return whether the spider has its own `start`, which may request other hosts."""
+    """Return whether the spider has its own `start`, which may request any host."""
     return not type(spider).start.__module__.startswith("crawlcw.")
 
 
@@ -336,7 +336,7 @@ def check_urls(spider: Spider, name: str) -> None:
 
 
 def _check_no_start(spider: Spider) -> None:
-    """Refuse a spider without first requests, unless other programs may add its pages."""
+    """Refuse a spider without first requests, unless its `start_urls = []` is deliberate."""
     kind = type(spider).__name__
     if spider.start_urls is Spider.start_urls:
         raise SpiderError(

@@ -1,8 +1,8 @@
 """Read the records of feeds (RSS 0.9x, 1.0 and 2.0, and Atom), and dates of feeds and sitemaps.
 
 This module reads only the fields that a crawl needs. The library feedparser knows many more fields,
-but builds a tree of the whole feed, needs a library without a maintainer (sgmllib3k), and would be
-a second XML parser, without limits.
+but builds a tree of the whole feed, and needs sgmllib3k, a library without a maintainer. feedparser
+would also be a second XML parser, and has no limits.
 """
 
 import re
@@ -101,7 +101,7 @@ def _link(record: Record) -> str:
         if is_link and href and field.attributes.get("rel", "alternate") == "alternate":
             return _joined_link(record, href, base=field.attributes.get(BASE, ""))
     for field in record.fields:
-        # A guid of RSS is an address by default, but often has another text.
+        # By default the text of an RSS <guid> is an address, but many feeds write other text.
         is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
         if field.name == "guid" and is_address and "://" in field.text:
             return field.text.strip()
@@ -128,7 +128,7 @@ def date_in(text: str) -> datetime | None:
 
 
 def latest_in(text: str) -> datetime | None:
-    """Return the time in *text* as `date_in` does; for a day, month or year, return its end."""
+    """Return the time in *text*, or the end of the day, month or year if *text* names no time."""
     span = _span(text.strip()[:64])
     return None if span is None else span[1]
 

@@ -2,7 +2,7 @@
 
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` from a callback are errors
 like any other. The crawl gets a `CancelledError` only if the crawl itself has cancelled the call.
-If user code cancels its own task, only the call of this code fails.
+If user code cancels the asyncio task that runs it, only the call of this code fails.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ def running_in(frame: FrameType | None) -> Called | None:
 def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of *function*; raises `EscapedError` for a bare `BaseException`.
 
-    A thread or process of a pool must survive the error, because the pool may already have given it
-    the next task.
+    A thread or process of a pool must survive the error, because the pool may already have given
+    that thread or process its next call.
     """
     try:
         return function(*arguments)
@@ -80,9 +80,8 @@ class Cancellation:
     Make the `Cancellation` before the user's code runs. `Cancellation` ignores a cancellation by a
     timeout or scope in the user's code, because the timeout or scope undoes it.
 
-    - In a task group, a cancellation by the crawl comes from a scope around the task, or from
-      *deadline*. `Cancellation` undoes any other `task.cancel()`, which must come from the user's
-      code.
+    - In a task group, the crawl cancels a task by a cancel scope around the task, or by *deadline*.
+    `Cancellation` undoes any other `task.cancel()`, which must come from the user's code.
     - For a task outside of groups, every `task.cancel()` counts as a cancellation by the crawl.
     """
 
@@ -104,10 +103,10 @@ class Cancellation:
         return isinstance(error, GeneratorExit) and self._is_abandoned()
 
     async def raise_pending(self) -> None:
-        """Raise a cancellation that the user's code has requested and that is not delivered yet.
+        """Raise a cancellation that the user's code has requested, if it is still pending.
 
-        Await `raise_pending` when the user's code has ended, because the next `await` would be
-        cancelled otherwise.
+        Await `raise_pending` when the user's code has ended. Without this call, the cancellation
+        would interrupt the next `await` of the crawl.
         """
         if self._task is not None and self._task.cancelling() > self._earlier_requests:
             await asyncio.sleep(0)
@@ -115,7 +114,7 @@ class Cancellation:
                 self._withdraw_cancellations()  # the user's code caught the cancellation
 
     async def raise_pending_after(self, error: BaseException) -> None:
-        """Call `raise_pending` after the user's code has raised *error*, unless `passes(error)`."""
+        """Call `raise_pending` after *error*, but raise only a cancellation by the crawl."""
         try:
             await self.raise_pending()
         except asyncio.CancelledError as cancelled:
@@ -162,7 +161,7 @@ async def time_limit(
     """Cancel the `with` block after *seconds* with a `TimeoutError` that names *called*.
 
     No time limit applies if *seconds* is 0. *stalled* gets a time of the loop's clock, and returns
-    how many seconds the loop was blocked after it. The limit excludes these seconds.
+    how many seconds the loop was blocked after that time. The limit excludes these seconds.
     """
     if not seconds:
         yield
@@ -203,8 +202,7 @@ logger = logging.getLogger(__name__)
 def spider_code(label: str, *, stop: Callable[[str], None]) -> Iterator[None]:
     """Raise `SpiderError` in place of any error that the spider's own code raises in the block.
 
-    *label* names the code in messages. A `StopCrawl` is not an error; its reason is passed to
-    *stop*.
+    *label* names the code in messages. A `StopCrawl` is not an error; *stop* gets its reason.
     """
     cancellation = Cancellation()
     try:

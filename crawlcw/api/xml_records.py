@@ -25,31 +25,31 @@ from crawlcw.errors import Reason, XmlError
 LARGEST = 50 << 20
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
-#: Number of bytes at the start of a text that may name the text's encoding.
+#: Number of bytes at the start of a text in which the name of its encoding may stand.
 _HEAD = 1024
-#: Maximum number of members in a gzip file. Each member takes as long to unpack as some KiB.
+#: Maximum number of members in a gzip file. Opening a member takes as long as unpacking some KiB.
 _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
-#: Maximum length of a tag or a comment, which is one token. Older versions of expat read a token
-#: from the token's start again for each new piece of the token (CVE-2023-52425).
+#: Maximum length of a token, which is a tag or a comment. Older versions of expat read a token from
+#: the token's start again for each new piece of the token (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
-#: Maximum number of characters in all texts and attributes of a record, and maximum number of a
-#: record's fields. A text or attribute over a limit is left out completely, never cut.
+#: Two limits of a record: the characters in all of its texts and attributes, and its number of
+#: fields. A text or attribute over a limit is left out completely, never cut.
 _LONGEST_RECORD = 1 << 18
 _MAX_FIELDS = 1000
-#: Maximum length of a base URL in characters, because each link is joined to its base.
+#: Maximum length of a base URL in characters. A longer base would slow down the joining of links.
 _LONGEST_BASE = 4096
 #: Maximum number of attributes in a DTD, because expat reads all attributes of an element at each
 #: tag.
 _MAX_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
-#: A `&`, with the whole entity if it begins an entity.
+#: A `&`, or the whole entity that begins with the `&`.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
 _BEFORE_XML = re.compile(r"\A(?:\s*<!--(?:[^-]|-(?!->))*+-->)++\s*(?=<\?xml\s)")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
-#: The beginning of an entity or of a CDATA mark at the end of a piece.
+#: A piece's end that may cut off an entity or a CDATA mark.
 _CUT = re.compile(r"(?:&[#A-Za-z0-9]{0,32}|<!?\[?[A-Z]{0,5}|\]\]?)\Z")
 _LONGEST_CUT = 40
 _NO_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -112,7 +112,7 @@ def _unpacked_pieces(body: bytes) -> Iterator[bytes]:
 class Field:
     """A child element of a record; `text` includes the text of the child's own children."""
 
-    name: str  #: the element's name, with its prefix (`dc:date`) if the record has another prefix
+    name: str  #: the element's name, with its prefix (`dc:date`) if the record's prefix differs
     attributes: Mapping[str, str]
     text: str = ""
 

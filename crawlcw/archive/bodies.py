@@ -2,9 +2,9 @@
 
 Each page is synced to the disk before an outcome refers to the page. One process alone writes a
 WARC file. An unfinished file is called `NAME.warc.gz.open`, and its process locks it; a finished
-file is called `NAME.warc.gz`. A crash leaves an unlocked `.open` file, whose last record may be
-incomplete, so the next process cuts an incomplete record off and renames the file. The cut loses no
-record that a task refers to, because each such record was synced first.
+file is called `NAME.warc.gz`. A crash leaves an `.open` file without a lock, and its last record
+may be incomplete. The next process cuts an incomplete record off and renames the file. The cut
+loses no record that a task refers to, because each such record was synced first.
 """
 
 import errno
@@ -76,8 +76,8 @@ class Bodies:
     async def keep(self, attempt: Attempt, *, is_revisit: bool = False) -> StoredPage | None:
         """Store the exchanges of *attempt*, redirects first; return the page's file and position.
 
-        A task may refer to the `StoredPage` after the next `sync`. Return None if the attempt has
-        no exchange. A revisit of an unchanged page stores only a short record, and keeps the page's
+        Call `sync` before a task refers to the `StoredPage`. Return None if the attempt has no
+        exchange. A revisit of an unchanged page stores only a short record, and keeps the page's
         earlier record.
         """
         exchanges, attempt.exchanges = attempt.exchanges, []
@@ -147,7 +147,7 @@ class Bodies:
 
 
 def _packed(packer: Packer, exchanges: Sequence[Exchange], is_revisit: bool) -> list[bytes]:
-    """Return the WARC records of *exchanges*, with the record of the last response at the end."""
+    """Return the WARC records of *exchanges*; the last response's record comes last."""
     *redirects, page = exchanges
     records = [record for hop in redirects for record in packer.pair(hop)]
     return [*records, packer.revisit(page)] if is_revisit else [*records, *packer.pair(page)[::-1]]
@@ -165,7 +165,7 @@ def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answ
     if not stored_page.is_sound:
         raise DamagedRecordError("its place in the ledger is invalid")
     # Try the finished file's name twice, because the writing process may rename the file between
-    # two attempts.
+    # two calls of `open`.
     for name in (stored_page.file, f"{stored_page.file}{OPEN}", stored_page.file):
         try:
             stream = (folder / name).open("rb")
@@ -203,7 +203,7 @@ class WarcFiles:
         first_record: Callable[[str], bytes],
         largest: int = LARGEST_FILE,
     ) -> None:
-        """*first_record* returns a named file's first record; files have up to *largest* bytes."""
+        """*first_record* makes a file's first record from its name; *largest* is in bytes."""
         self._folder = folder
         self._prefix = prefix
         self._first_record = first_record
@@ -238,7 +238,7 @@ class WarcFiles:
         with self._turn:
             appended = self._append_count
         with self._writing:
-            # Another thread's sync may have written the records already.
+            # If the sync of another thread has written the records, there is nothing to write.
             if appended > self._synced_count:
                 self._write()
             self._raise_if_lost()
@@ -327,7 +327,7 @@ class _OpenFile:
             # Only the user may read the folder, because pages may hold secrets.
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._stream is None:
-            # Try again if a process that repairs files locks the new file first, and deletes it.
+            # Try again if a process that repairs files has deleted the new file before this lock.
             self._stream = locked(self._path, mode=0o600)
         descriptor, remainder = self._stream.fileno(), memoryview(content)
         try:
