@@ -196,7 +196,7 @@ class Downloader(Protocol):
 
         - *url* is the request's own URL, or the target of a redirect.
         - A redirect is returned, not followed. The redirect's header `location` is made from the
-        raw bytes that the server sent.
+          raw bytes that the server sent.
         - A body over the limit is cut, and `truncated` gives the reason.
         - A response of any status is returned.
         - If the request has `options.save_to`, the method may stream the body to `Response.file`.
@@ -225,7 +225,7 @@ class Layer(Protocol):
       True` is also called for robots.txt and logins, and sees the secrets that are sent.
     - A layer may run for `callback_timeout`. The page's `timeout` does not include this time.
     - `FetchError` ends the attempt, and `Defer` defers the page. Any error of a layer except
-    `FetchError` and `Defer` fails the page as `parse-error`.
+      `FetchError` and `Defer` fails the page as `parse-error`.
     """
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:

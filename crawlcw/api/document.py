@@ -38,7 +38,7 @@ class Metas(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """The trees that a crawl has made of one page before the callback, or its refusals."""
+    """The trees of one page, made or refused by a crawl before it runs the callback."""
 
     tree: LexborHTMLParser | None = None  #: if made already
     refusal: ParseRefusedError | None = None  #: why the page has no tree

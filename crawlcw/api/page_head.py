@@ -50,7 +50,7 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class RobotsDirectives:
-    """What a page allows to robots in X-Robots-Tag or in <meta name="robots">."""
+    """The page's rules for robots, from X-Robots-Tag or from <meta name="robots">."""
 
     noindex: bool = False  #: not in search results
     nofollow: bool = False  #: do not follow links

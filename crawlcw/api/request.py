@@ -32,7 +32,7 @@ class Request:
     - *callback*, *errback*: a method of the spider, or the method's name. The ledger stores the
       method's name, so that any process can continue the task.
     - *body* (bytes or text), *json* (anything JSON can hold) or *data* (form fields): what to send.
-    *json* and *data* set the Content-Type and make the method POST.
+      *json* and *data* set the Content-Type and make the method POST.
     - *context*: a mapping that the callback finds unchanged in `Response.context`. The ledger
       stores *context*, so its values are plain (text, numbers, dates, bytes, lists, mappings).
     - *priority*: from -100 to 100; the crawl fetches requests of a higher priority first.
@@ -52,11 +52,11 @@ class Request:
     - *cookies*: additional cookies, stored in the ledger and sent only to the request's origin.
     - *dont_filter*: make one more task even if the URL already has a task.
     - *changed*: when the page last changed, if you know it. A run fetches the page again, once, if
-    the page's last visit was before *changed*. *each_run*: fetch the page in each run.
+      the page's last visit was before *changed*. *each_run*: fetch the page in each run.
     - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: settings for this request only. A
       *timeout* longer than `read_timeout` also replaces `read_timeout`.
     - *max_depth*: the setting `max_depth` for this request and for all links from its page. With 0
-    on a start URL, the crawl follows no link of its page.
+      on a start URL, the crawl follows no link of its page.
 
     Any text is accepted as a URL, because the crawl drops and counts a link that cannot be fetched.
     Raises `SpiderError` if the arguments contradict each other, or if a value cannot be sent or

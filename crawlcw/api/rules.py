@@ -33,7 +33,7 @@ class Rule:
     - *callback*: the name of the spider's method that parses the linked pages. The default callback
       is `parse`, which the spider does not have to define.
     - *follow*: whether the rules also apply to the linked pages. The default is True if the rule
-    has no *callback*, else False.
+      has no *callback*, else False.
     - *options*: arguments of `Request`.
     """
 

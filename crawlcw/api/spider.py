@@ -198,7 +198,7 @@ class Spider:
         robots.txt.
 
         - The hook may return another `Request`, or a `Response` that the crawl uses instead of
-        sending the request.
+          sending the request.
         - The hook may change the URL only within the same origin.
         - The hook may raise `FetchError`, which ends the attempt, or `StopCrawl`. Any other error
           of the hook fails the page.
@@ -336,7 +336,7 @@ def check_urls(spider: Spider, name: str) -> None:
 
 
 def _check_no_start(spider: Spider) -> None:
-    """Refuse a spider without first requests, unless its `start_urls = []` is deliberate."""
+    """Refuse a spider without first requests, except with `start_urls = []` and `allowed_hosts`."""
     kind = type(spider).__name__
     if spider.start_urls is Spider.start_urls:
         raise SpiderError(

@@ -81,7 +81,7 @@ class Cancellation:
     timeout or scope in the user's code, because the timeout or scope undoes it.
 
     - In a task group, the crawl cancels a task by a cancel scope around the task, or by *deadline*.
-    `Cancellation` undoes any other `task.cancel()`, which must come from the user's code.
+      `Cancellation` undoes any other `task.cancel()`, which must come from the user's code.
     - For a task outside of groups, every `task.cancel()` counts as a cancellation by the crawl.
     """
 
