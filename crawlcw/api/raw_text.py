@@ -35,7 +35,7 @@ _NAME = rb"[a-z][a-z0-9:-]{0,39}+"
 _END = _SPACE + rb"*+>"
 #: The part of a start tag after its name. `/>` does not match: parsers differ about `<script/>`.
 _OPEN = _ATTRIBUTES + rb"(?<!/)>"
-#: Only some parsers read the content of these elements as text, so a `<` in it stops the scan.
+#: Elements whose content only some parsers read as text. `_FOLLOWED` allows no `<` in the content.
 _HOLDING_TEXT = (
     *(b"script", b"style", b"title", b"textarea"),
     *(b"iframe", b"noembed", b"noframes", b"xmp"),

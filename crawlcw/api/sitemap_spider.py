@@ -153,7 +153,7 @@ class SitemapSpider(Spider):
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
 
     def sitemap_error(self, request: Request, error: FetchError) -> Any:
-        """Request `/sitemap.xml` without a robots.txt; pass any other failure to `on_error`."""
+        """Request `/sitemap.xml` if robots.txt is missing; pass other failures to `on_error`."""
         parts = urlsplit(request.url)
         if parts.path == _ROBOTS_TXT and error.status is not None and error.status < 500:
             return self.sitemap_request(f"{parts.scheme}://{parts.netloc}{_DEFAULT_PATH}")
