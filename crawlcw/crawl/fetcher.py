@@ -76,8 +76,8 @@ class Fetcher:
                         try:
                             result = await self._work(lease)
                             if result is not None:
-                                # Wait for room in the queue before `note_done`, because a fetcher
-                                # must not start a page that it cannot finish.
+                                # Wait for room in the queue here, because `note_done` lets the
+                                # coordinator send the next page to a fetcher.
                                 await results.put(result)
                                 self.session.stats.count_unwritten(result.settlements)
                         except BaseException:

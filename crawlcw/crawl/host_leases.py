@@ -289,7 +289,7 @@ class HostLeaser:
             host.left_at = left_at
 
     def _serve_again(self) -> None:
-        """Add slots for slow pages; serve hosts in phase LEAVING again if they still have pages."""
+        """Add slots for slow pages; open hosts that are in phase LEAVING but still have pages."""
         now, leases_by_host = time.monotonic(), self._session.leases.count_by_host
         for host in self._frontier.leased.values():
             host.add_slot()

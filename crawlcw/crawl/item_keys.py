@@ -1,7 +1,7 @@
 """Drop items whose key any process has already recorded in the ledger, in any run.
 
 `Keys` finds the key of an item in the callback. Before the committer writes outcomes, `Duplicates`
-reserves the keys in the ledger, and drops the items whose keys other pages have.
+reserves the keys in the ledger, and drops the items whose keys belong to other pages.
 """
 
 from collections import Counter

@@ -6,8 +6,8 @@ The borrower uses the slots, reports to the owner, and returns the slots at the 
 An owner lends slots of a host only while its own event loop is late or all its fetchers are busy.
 At other times a second process cannot speed up the crawl of the host. The host must be healthy and
 have no delay. The first failure at any process ends all loans of the host: a borrower reports its
-failure to the owner and stops. Only the owner's circuit breaker decides about a rest, so limits and
-rests hold over all processes.
+failure to the owner and stops. Only the owner's circuit breaker decides about a rest, so all
+processes share a host's limits and rests.
 """
 
 import logging
@@ -122,8 +122,8 @@ class Lending:
     def _limit(self, host: FrontierHost) -> None:
         """Let a shared host have only as many claimed tasks as this process finishes in a second.
 
-        With more tasks, pages would wait in this process for their callbacks at the end of the
-        crawl, while another process has nothing to do.
+        With more tasks, pages would wait for their callbacks in this process near the crawl's end,
+        although another process is idle.
         """
         host.quota = None
         if host.loans or host.borrowed_loan is not None:

@@ -214,7 +214,7 @@ def parse(body: bytes, *, agent: str) -> Rules:
     # Accept UTF-16 with a byte order mark, although RFC 9309, section 2.2, allows only UTF-8.
     encoding = "utf-16" if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     text = body[:LARGEST].decode(encoding, "replace").removeprefix("\ufeff")
-    # Cut the text again for the ledger, because each invalid byte has become three bytes.
+    # Cut the decoded text too, because each invalid byte has become three bytes in the text.
     text = text.encode()[:LARGEST].decode("utf-8", "ignore")
     protego_rules = Protego.parse(_without_others(text, agent=agent))
     delay = protego_rules.crawl_delay(agent) or 0.0

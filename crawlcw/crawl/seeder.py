@@ -1,6 +1,6 @@
 """Add a spider's start requests to the ledger, and admit links that were too deep earlier.
 
-A process that dies before the end leaves no record, so the next process runs `start` again.
+If a process dies before `start` has ended, the next process runs `start` again.
 """
 
 import logging
@@ -56,7 +56,7 @@ class RunStart:
         self._ledger = ledger
         self._silence = _SILENT_LEASES * lease
         self._started_at: datetime
-        self.earliest_end: datetime | None = None  #: join a run that ended after this time
+        self.earliest_end: datetime | None = None  #: join no run that ended before this time
         #: The run's number in the ledger, equal in all processes of the run.
         self.number = 0
 

@@ -98,7 +98,7 @@ class Sessions:
     admission: Admission
     proxies: ProxyPool  #: gives each session a proxy
     end: Callable[[FinishReason, str], None]  #: ends the crawl
-    #: Functions that `TaskAdder` calls before it writes tasks, such as the method `keep`.
+    #: Functions that `TaskAdder` calls before it writes tasks, such as `keep` of this object.
     writes_before: list[Callable[[], Awaitable[None]]]
     _entries: dict[str, _SessionEntry] = field(init=False, default_factory=dict)
     #: For each task, the fences (numbers) of the logins that did not help: the page still showed a

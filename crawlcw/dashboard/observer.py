@@ -24,7 +24,7 @@ from crawlcw.model.task import WAITING, Status
 _COUNT_COST = 20
 _AVERAGE_PERIOD = timedelta(hours=1)  #: period over which the average rate is computed
 _AVERAGE_INTERVAL = timedelta(seconds=30)  #: time after which the average rate is computed again
-#: Maximum number of leased hosts to read, and maximum number of waiting hosts to read.
+#: Maximum number of hosts to read: this number of leased hosts, and as many waiting hosts.
 _MAX_HOSTS = 100
 #: A worker counts as silent if its last heartbeat is older than this period.
 _MAX_SILENCE = timedelta(seconds=30)

@@ -74,7 +74,7 @@ async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
 async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
     """Follow the redirects from *record*, and yield the target of each redirect.
 
-    If the redirects lead in a loop, the last target is one that was yielded before.
+    If the redirects form a loop, the last target is *record* or a target yielded earlier.
     """
     seen_ids = {record.task.id}
     while (target_id := record.leads_to) is not None and (
