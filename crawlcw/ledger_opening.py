@@ -36,8 +36,8 @@ class Opener(Protocol):
     ) -> CopiedLedger:
         """Return the ledger of *name*; see `open_ledger`.
 
-        If *create* is false, a missing ledger raises `UnknownNameError`, and read access suffices
-        for an existing ledger.
+        If *create* is false, `open` raises `UnknownNameError` for a missing ledger, and needs only
+        read access to an existing ledger.
         """
 
     async def open_existing(self, url: str, name: str) -> CopiedLedger:
@@ -117,7 +117,7 @@ async def open_tracked(
 async def recorded_names(url: str, *, settings: Settings | None = None) -> list[str]:
     """Return the sorted names of spiders and use cases that have tasks in the ledger at *url*.
 
-    The arguments and errors are those of `open_ledger` without *create*.
+    The arguments and errors are those of `open_ledger` with a false *create*.
     """
     if (opener := _registered_opener(url)) is not None:
         return await opener.recorded_names(url)
@@ -151,7 +151,7 @@ async def discard(url: str, name: str, *, settings: Settings | None = None) -> N
 async def open_for_inspection(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
     """Return the existing ledger of the spider or use case *name* at *url*, for inspection.
 
-    The arguments and errors are those of `open_ledger` without *create*.
+    The arguments and errors are those of `open_ledger` with a false *create*.
     """
     settings = settings or Settings()
     if (opener := _registered_opener(url)) is not None:
@@ -173,7 +173,7 @@ def schemes() -> list[str]:
 
 
 def store(scheme: str) -> Opener | None:
-    """Return the class that an installed package offers for *scheme*; None: no package offers one.
+    """Return the class that an installed package offers for *scheme*, or None if no package does.
 
     Raises `UsageError` if the class cannot be loaded or lacks a method.
     """

@@ -1,4 +1,4 @@
-"""Store sessions (identities for requests); a write is refused if its fence is not current.
+"""Store sessions (identities for requests), and refuse a write if the session's fence has changed.
 
 A session is stored as this document:
 
@@ -30,7 +30,7 @@ class SessionChanges:
     """Changes that pages make to a session whose state is ready."""
 
     cookies: Mapping[str, Cookie | None]  #: changed cookies by digest; None deletes a cookie
-    score: int = 0  #: number of additional pages with a good response
+    score: int = 0  #: number of pages with a good response, to add to the session's score
     login_probe: str | None = None  #: URL of the last page with a good response
 
 
@@ -45,7 +45,7 @@ class Sessions:
         return await self._store.reading(_get, name)
 
     async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
-        """Durably write a session if the stored session has the fence of *old_session*.
+        """Write *new_session* durably if the stored session has the fence of *old_session*.
 
         `change` returns whether the session was written. If *old_session* is None, the new session
         is written only if no session has this name. A call that is repeated after a lost reply
@@ -54,7 +54,7 @@ class Sessions:
         return await self._store.writing(_change, old_session, new_session)
 
     async def keep(self, name: str, fence: int, changes: SessionChanges) -> bool:
-        """Durably record the changes that pages made to a session; return whether it was written.
+        """Record durably what pages changed in a session; return whether the changes were written.
 
         Stored cookies that *changes* does not name stay unchanged. Nothing is written if the
         session's fence is not *fence*, or if the session is not ready.

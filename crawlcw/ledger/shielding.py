@@ -16,7 +16,7 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of *work*; a cancellation of the caller takes effect only after *work*."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    # anyio's shield does not stop `asyncio.Task.cancel`, so catch `CancelledError` too.
+    # The shield does not stop a call of `asyncio.Task.cancel`, so catch `CancelledError` too.
     with anyio.CancelScope(shield=True):
         while not future.done():
             try:
@@ -44,5 +44,5 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
                 # Cancel again, because a driver may mistake a cancellation for a network error.
                 await asyncio.wait([future], timeout=_CANCELLED_WITHIN)
         if not future.cancelled():
-            future.exception()  # or else asyncio would log "exception was never retrieved"
+            future.exception()  # without this call asyncio would log the exception
         raise

@@ -36,7 +36,7 @@ class Claimed:
     """Result of `claim`."""
 
     leases: tuple[Lease, ...] = ()
-    missed: int = 0  #: number of tasks that another worker has changed meanwhile
+    missed: int = 0  #: number of tasks that another worker changed before this claim
     abandoned: int = 0  #: number of tasks that were ignored, because they crashed too many workers
     deferred: int = 0  #: number of tasks that were deferred after they crashed a worker
 
@@ -79,7 +79,7 @@ class TaskFilter:
     url_prefix: str | None = None  #: beginning of the task's stored URL or key
     containing: str = ""  #: part of the task's stored URL or key; case matters
     callback: str | None = None  #: name of the callback
-    #: the task is due, or its lease ends, at this time or before
+    #: latest time at which the task is due or its lease ends
     due_by: datetime | None = None
 
     def with_statuses(self, statuses: Collection[Status]) -> "TaskFilter":
@@ -122,7 +122,7 @@ class Group:
         return self.open + self.finished + self.ignored
 
     def __add__(self, other: "Group") -> "Group":
-        """Return the sum of the counts, with the value of this group."""
+        """Return a group with the value of this group and with the sums of both groups' counts."""
         return Group(
             value=self.value,
             open=self.open + other.open,

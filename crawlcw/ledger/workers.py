@@ -1,4 +1,4 @@
-"""The workers of a ledger: running processes, their leased tasks, their counters by minute.
+"""The workers of a ledger, with their leased tasks, and with their counters by minute.
 
 A point is a document with a worker's counters at one minute. The ledger keeps points of the last
 week. A point has these fields:
@@ -10,7 +10,7 @@ week. A point has these fields:
     time     exact time of the point
     vitals   state of the worker, see `documents`
 
-The key of a point is its first three fields, so reads and deletions are ranges of keys.
+The key of a point is its first three fields, so each read or deletion selects a range of keys.
 """
 
 from collections.abc import Collection, Mapping
@@ -73,7 +73,7 @@ class Workers:
         """
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
-        # A delayed call must not undo a later call.
+        # A delayed call must not add a worker that has left since its start.
         condition = {"left_at": AtMost(worker.started)}
         write = Write(worker.name, condition, Edit(set=fields), new=document)
         await self._store.writing(lambda tables: tables.workers.change([write]))
@@ -101,7 +101,7 @@ class Workers:
         }
         if vitals is not None:
             changes["vitals"] = asdict(vitals)
-        # A delayed call must not undo a later call.
+        # A delayed call must not overwrite a later heartbeat.
         where = {"left_at": None, "heartbeat": AtMost(changes["heartbeat"])}
         write = Write(name, where, Edit(set=changes))
         await self._store.writing(lambda tables: tables.workers.change([write]))
@@ -109,7 +109,7 @@ class Workers:
     async def lend(self, worker: Worker, loan: Loan) -> bool:
         """Offer *loan* to *worker*, if the stored loan still equals `worker.loan`.
 
-        Return whether the ledger has *loan* now, even if an earlier call has written *loan*.
+        Return whether the stored loan is *loan* now; an earlier call may have written it.
         """
         new_loan = asdict(loan)
         old_loan = None if worker.loan is None else asdict(worker.loan)
@@ -152,17 +152,17 @@ class Workers:
         """Remove a worker from the list, end its leases, and return its number of leased tasks.
 
         Call `leave` only for a dead worker. Other workers can claim the worker's tasks at once,
-        because the tasks' new due time is the time of their creation. The worker's hosts become
-        ready. A host of its tasks also becomes ready if no worker leases the host. The worker's
+        because `leave` sets each task's due time to its creation time. The worker's hosts become
+        ready. The hosts of its tasks become ready too if no worker leases them. The worker's
         counters stay.
         """
         now = self._store.now()
-        # Record last that the worker has left. If a crash comes before this, the next call repeats
-        # all writes.
+        # Record the worker's departure at the end. If this process crashes earlier, the next call
+        # repeats all writes.
         task_count, hosts = await self._store.writing(_end_leases, name, now)
         if task_count and not self._store.kind.tracked:
-            # Wake the hosts of the worker's tasks too. A host that the worker did not own would
-            # otherwise become ready only at the old end of the tasks' leases.
+            # Wake the hosts of the worker's tasks too. Otherwise a host that the worker did not own
+            # would become ready only when the old leases expire.
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
         return task_count
@@ -207,7 +207,7 @@ async def _leave(tables: LedgerTables, name: str, now: datetime) -> None:
     """Record that a worker has left; keep only the `KEPT_WORKERS` workers that left last."""
     departure = Edit(set={"left_at": now, "vitals": None})
     await tables.workers.change([Write(name, {"left_at": None}, departure)])
-    # The scan returns the workers that left longest ago first.
+    # The scan returns workers in the order of their departures.
     departed_workers = await tables.workers.scan(
         {"left_at": Not(None)}, by=Path.LEFT, limit=_WORKER_LIMIT
     )
@@ -270,8 +270,8 @@ class Rates:
     ) -> list[Span]:
         """Return spans that end in [start, end); a span is a worker's progress between two points.
 
-        The spans are in order of time. If *step* is ten minutes or more, only the point of every
-        tenth minute is read.
+        The spans are in order of time. If *step* is ten minutes or more, `between` reads only the
+        points of every tenth minute.
         """
         kept_days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
         points = await self._store.reading(_between, start, end, kept_days)
@@ -287,7 +287,7 @@ async def _record(tables: LedgerTables, point: Point) -> None:
         "time": point.time,
         "vitals": asdict(point.vitals),
     }
-    # A delayed call must not undo a later call.
+    # A delayed call must not overwrite a later point.
     where = {"time": AtMost(point.time)}
     await tables.rates.change(
         [Write(_point_key(document), where, Edit(set=document), new=document)]

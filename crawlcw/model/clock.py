@@ -2,8 +2,8 @@
 
 The ledger's time is the time of the monotonic clock plus an offset. A comparison with the ledger's
 own clock gives the offset. So a jump of this machine's clock neither ends nor extends a lease, and
-machines with different clocks agree on the ledger's time. If the ledger has only the clock of this
-machine, the time of day sets the offset once a minute. The times of stalls are seconds of any clock
+machines with different clocks agree on the ledger's time. If the ledger has no own clock, this
+machine's time of day gives the offset once a minute. The times of stalls are seconds of any clock
 that runs forward.
 """
 
@@ -16,14 +16,14 @@ from datetime import UTC, datetime, timedelta
 from crawlcw.errors import Reason
 
 _SET_EVERY = 60.0
-#: If the time of day has gone back by more than this time, a user has set the clock back. The
+#: If the time of day has gone back by more than a minute, a user has set the clock back. The
 #: ledger's time then does not follow the clock, because due tasks would become due much later.
 _LONGEST_STALL = timedelta(minutes=1)
 #: Seconds between two ticks of a running event loop.
 TICK = 0.1
 #: Lag of the event loop in seconds. A lag this long may break connections, and is logged.
 STALL = 1.0
-#: Lag in seconds from which a stall is recorded. A busy loop often has a smaller lag.
+#: Smallest lag in seconds that is recorded as a stall. A busy loop often has a smaller lag.
 _COUNTED_FROM = 0.1
 #: Short stalls explain a timeout only if they took at least this part of the timeout's length.
 _SIGNIFICANT_SHARE = 0.2
@@ -31,7 +31,7 @@ _MAX_STALLS = 4_096
 
 
 class LedgerClock:
-    """A clock that `set` sets to a measured time; between two calls of `set` it runs evenly."""
+    """A clock that runs evenly between two calls of `set`, which corrects the clock's time."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class LedgerClock:
         return self._latest_datetime
 
     def set(self, ledger_time: datetime, *, asked_at: float, answered_at: float) -> None:
-        """Set the clock to *ledger_time*, which was read between two readings of `monotonic`.
+        """Set the clock to *ledger_time*, which was measured between *asked_at* and *answered_at*.
 
-        The error is at most half of the time between the two readings (Cristian, "Probabilistic
-        clock synchronization", 1989).
+        The error is at most half of the time between these two (Cristian, "Probabilistic clock
+        synchronization", 1989).
         """
         self._offset_s = ledger_time.timestamp() - (asked_at + answered_at) / 2
 
@@ -91,7 +91,7 @@ class StallLog:
         return max(0.0, now - self._next_tick_at)
 
     def seconds_since(self, start: float, *, now: float) -> float:
-        """Return the total length of the stalls since *start*, in seconds."""
+        """Return the total length in seconds of the stalls since *start*."""
         has_stalls = self._stalls and self._stalls[-1][1] > start
         if not has_stalls and now - self._next_tick_at < _COUNTED_FROM:  # the usual case
             return 0.0
@@ -102,7 +102,7 @@ class StallLog:
     ) -> bool:
         """Return whether an attempt since *attempt_start* may have failed only because of stalls.
 
-        *limits* has the deadline in seconds for each timeout. The stalls explain a timeout if the
+        *limits* maps each timeout to its deadline in seconds. The stalls explain a timeout if the
         attempt took longer than the deadline only because of the stalls. A long stall also explains
         a disconnection, because the server may have given up.
         """
@@ -129,7 +129,7 @@ class StallLog:
 
 
 class Silence:
-    """Measures for how long another thread or process has seen no sign of life of a worker.
+    """Measures how long a worker has shown no sign of life; another thread or process observes it.
 
     The time does not count while the observer's process is stopped or its machine sleeps.
     """

@@ -30,7 +30,7 @@ class FinishReason(StrEnum):
     LOGIN_FAILED = "login-failed"  #: no login of a session worked
     PROXIES_FAILED = "proxies-failed"  #: no proxy works any more
     INTERNAL_ERROR = "internal-error"  #: a bug in crawlcw fails every remaining page
-    FAILED = "failed"  #: all of several processes have crashed or given up
+    FAILED = "failed"  #: all worker processes have crashed or given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class FinishRule:
     """How a finish reason affects the exit code and the last line of a crawl."""
 
     opening: str = "Stopped"  #: beginning of the crawl's last line
-    fault: str = ""  #: text for exit code 3, if `Report.detail` has no text; empty: no fault
+    fault: str = ""  #: text for exit code 3, if `Report.detail` has none; empty: no fault
     is_complete: bool = False  #: whether given-up hosts and failed pages cause exit code 3
 
 
@@ -76,8 +76,8 @@ def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> 
     workers drained the ledger.
     """
     distinct_reasons = set(reasons)
-    # If all workers drained the ledger, all start URLs were added. Then a task can only remain if a
-    # worker released or added it after another worker's end.
+    # If all workers drained the ledger, all start URLs were added. So a task remains only if one
+    # worker ended before another worker released or added the task.
     if not is_empty and distinct_reasons != {FinishReason.DRAINED}:
         distinct_reasons.discard(FinishReason.DRAINED)
     return next(
@@ -127,7 +127,7 @@ class Counts:
 #: Maximum number of different example links for each reason.
 KEPT_EXAMPLES = 3
 
-#: Example links by reason: the first links dropped for this reason, made printable.
+#: Map from a reason to the first links that were dropped for it, in printable form.
 Examples = Mapping[str, Sequence[str]]
 
 
@@ -142,8 +142,8 @@ class DroppedLinks:
         """Count one dropped link; *link* is the text in the page, which may be anything."""
         self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
-        # Clean only the kept links, because a page may have thousands of links, and to clean all
-        # links would cost more than to filter them.
+        # Clean only the kept links. A page may have thousands of links, and their cleaning would
+        # take longer than the link filter.
         if len(examples) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in examples:
             examples.append(example)
 
@@ -177,7 +177,7 @@ class Histogram:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        #: Number of durations up to each bound in `BOUNDS`; the last counts longer durations.
+        #: Number of durations up to each bound in `BOUNDS`; the last number counts longer ones.
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0  #: sum of all durations
 
@@ -259,7 +259,7 @@ class Report(Counters):
 
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:
-        """Return a report with *counters*; *fields_* has the fields that only a report has."""
+        """Return a report with *counters*; *fields_* has the fields that `Counters` lacks."""
         values = {counter.name: getattr(counters, counter.name) for counter in fields(Counters)}
         return cls(**values, **fields_)
 
@@ -275,9 +275,9 @@ class Report(Counters):
 
 
 def failed_pages(reasons: Mapping[str, int]) -> int:
-    """Return the number of tasks in *reasons* that failed and that `retry-failed` would retry.
+    """Return the number of failed tasks that `retry-failed` would retry; *reasons* counts tasks.
 
-    Pages beyond `max_pages_per_host` did not fail, although `retry-failed` retries such pages.
+    `retry-failed` also retries pages beyond `max_pages_per_host`, but these pages did not fail.
     """
     failure_reasons = FAILURE_REASONS - {Reason.HOST_FULL}
     return sum(number for reason, number in reasons.items() if reason in failure_reasons)

@@ -54,15 +54,15 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.PAYLOAD_TRUNCATED,
 }
 #: If no host answers for these seconds, crawlcw decides that the hosts are gone, not the uplink. A
-#: name that had an address is gone only after this time, because resolvers may fail for minutes.
+#: host whose name had an address is gone only after this time, because DNS may fail for minutes.
 LONGEST_OUTAGE = 3600.0
 #: Default maximum number of entries in a map that `remember` bounds.
 _MAX_ENTRIES = 10_000
-#: Divisor of the pauses. By default crawlcw then gives up a port that refuses connections after 7.5
-#: s. A server that restarts is usually back within this time. Without the divisor, crawlcw would
-#: give up the port after 150 s.
+#: Number by which `Policy.with_short_rests` divides the pauses. By default crawlcw then gives up a
+#: port that refuses connections after 7.5 s instead of 150 s. A server that restarts is usually
+#: back within 7.5 s.
 _SHORT_REST_DIVISOR = 20
-#: Random extension of a pause, as a part of the pause, so that crawls do not return together.
+#: Largest random extension of a pause, as a fraction of the pause, so that crawls do not meet.
 _JITTER = 0.1
 
 
@@ -78,7 +78,7 @@ def remember(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The length of a breaker's pause after a fault, and the number of faults that make it dead."""
+    """The pauses of a breaker after faults, and the number of faults that make the breaker dead."""
 
     backoff_base: timedelta = timedelta(seconds=10)
     backoff_max: timedelta = timedelta(hours=1)
@@ -143,7 +143,7 @@ _LONGEST_PROBE_PAGE = 500
 _LARGEST_PROBE_PAGE = 64 * 1024
 #: Maximum number of probe pages of an origin.
 _PROBE_PAGES = 8
-#: If the host throttles this number of new pages before a probe ends, it has a rate limit.
+#: If this number of new pages is throttled before a probe ends, the host has a rate limit.
 _LIMIT_EVIDENCE = 3
 #: Longest pause in seconds before the first probe.
 _SHORT_REST = 5.0
@@ -151,7 +151,7 @@ _SHORT_REST = 5.0
 
 @dataclass(slots=True)
 class _Mark:
-    """A page that was throttled (429, or 503 with Retry-After)."""
+    """A note that a page was throttled (429, or 503 with Retry-After)."""
 
     marked_at: float
     costs_attempt: bool = (
@@ -176,13 +176,13 @@ class _Probe:
     def shows_a_limit(self, delay: float) -> bool:
         """Return whether the host probably has a rate limit, although a probe got a good response.
 
-        A host over its limit throttles every request, and may answer well a moment later. The
-        number of pages throttled for the first time decides. If other pages counted too, some pages
-        would never lose an attempt. One page is enough if the host has a *delay*, which is a sign
-        of a limit.
+        A host that gets too many requests throttles every request, and may answer well a moment
+        later. Only pages that were throttled for the first time count. If other pages counted too,
+        some pages would never lose an attempt. One page is enough if the host has a *delay*, which
+        is a sign of a limit.
         """
         first_throttled = sum(self.pages.values())
-        # If the host paused, one page fewer is enough, because a pause makes every probe succeed.
+        # After a pause of the host any probe succeeds, so one throttled page fewer is enough.
         return first_throttled >= (1 if delay else _LIMIT_EVIDENCE - self.rested)
 
 
@@ -190,7 +190,7 @@ class _Probe:
 class Origin(Breaker):
     """The breaker of an origin, such as `https://example.com` or `http://example.com`.
 
-    The ledger stores an origin within its host, but not the fields that only the owner needs.
+    The ledger stores an origin in its host's document, without fields that only the owner needs.
     """
 
     unresolved: int = 0  #: number of DNS failures of a name that had an address
@@ -229,7 +229,7 @@ class Origin(Breaker):
 
     @property
     def probe_page(self) -> str | None:
-        """URL for the next probe: the probe page that the fewest probes have requested."""
+        """URL for the next probe, which is the probe page with the fewest probes so far."""
         return min(reversed(self.probes), key=self.probes.__getitem__, default=None)
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
@@ -271,12 +271,12 @@ class Origin(Breaker):
         The page is the cause if another page got a good response after this page was throttled. If
         the cause is `Cause.ORIGIN`, the caller must call `fault`. If the host *is_new* and asks for
         a short pause, probe only after the pause, because a host over its limit throttles every
-        request until then.
+        request until the pause ends.
         """
         self.resolved = True
         previous, mark = marks.get(page), _Mark(now)
         remember(marks, page, mark)
-        # Ignore a mark from before the breaker opened.
+        # Ignore that the page was throttled before the breaker opened.
         valid_mark = (
             previous if previous is not None and previous.marked_at >= self.opened_at else None
         )
@@ -312,7 +312,7 @@ class Origin(Breaker):
         named: bool = False,
         other_responds: bool = False,
     ) -> int:
-        """Open the breaker; return the number of new faults, or 0 if an open breaker stays open.
+        """Open the breaker; return the number of new faults (0 if an open breaker stays open).
 
         *chance* is the argument of `Policy.rest`. *named* says that the host's name had an address.
         *other_responds* says that the host's other origin answers.
@@ -393,8 +393,8 @@ class ProxyBreaker(Breaker):
     ) -> bool:
         """Record a failure of the proxy; return whether the failure has opened the breaker.
 
-        Failures during a pause do not count. Only the *tolerated*-th failure in a row opens the
-        breaker. If a failure *is_permanent* (407), the proxy is dead immediately.
+        Failures during a pause do not count. The breaker opens only after *tolerated* failures in a
+        row. If a failure *is_permanent* (407), the proxy is dead immediately.
         """
         if now < self.ready_at:
             return False
@@ -409,7 +409,7 @@ class ProxyBreaker(Breaker):
         return True
 
     def is_lost(self, *, now: float) -> bool:
-        """Return whether a crawl must end if all its proxies are in this state.
+        """Return whether a crawl must end if all its proxies are in the state of this proxy.
 
         If the proxy has worked before, our own uplink may be down, so the crawl waits an hour.
         """
@@ -422,13 +422,13 @@ class ProxyBreaker(Breaker):
 
 #: Seconds without any response, after which the uplink may be the cause of a failed request.
 _SILENCE = 2.0
-#: A check of the uplink needs probe pages of this number of hosts, besides the failing host.
+#: Number of hosts, besides the failing host, whose probe pages a check of the uplink needs.
 _MIN_PROBED_HOSTS = 2
 #: Maximum number of probe pages in memory; each of the last hosts that answered has one page.
 _GOOD_PAGES = 5
 #: No check of the uplink begins for this number of seconds after the last check. The time is
 #: shorter than a pause after a failure, because one outage must not count as several failures. Only
-#: pauses of `Policy.with_short_rests` may be shorter.
+#: the pauses of `Policy.with_short_rests` may be shorter than this time.
 _CHECK_VALID_FOR = 1.0
 #: First and longest pause in seconds between two checks; each pause is twice as long as the last.
 _FIRST_PAUSE = 0.5
@@ -477,8 +477,8 @@ class Uplink(Breaker):
     ) -> Cause | None:
         """Return the cause of a failure, or None if only probes can show the cause.
 
-        If the result is None, the caller must send probes and then ask again. A failure counts if
-        the result is ORIGIN, and does not count if the result is UPLINK.
+        If the result is None, the caller must send probes and then ask again. The failure counts
+        against the origin if the result is ORIGIN, and not if it is UPLINK.
 
         - A failure counts if any host answered while the request ran, or if no other host has ever
           answered in this crawl.

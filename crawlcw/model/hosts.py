@@ -25,8 +25,8 @@ LONGEST_DELAY = 60.0
 _FIRST_DELAY = 0.5
 #: Delay in seconds below which the delay becomes 0.
 _SHORTEST_DELAY = _FIRST_DELAY / 8
-#: Factor of the delay after a success. With this factor, about 140 successes halve the delay. So a
-#: host with a rate limit throttles about one of 140 requests.
+#: Factor by which each success multiplies the delay. With this factor, about 140 successes halve
+#: the delay. So a host with a rate limit throttles about one of 140 requests.
 _RECOVERY = 0.995
 #: Maximum delay in seconds that failures of pages alone may cause.
 _LONGEST_FOR_PAGES = 2.0
@@ -38,7 +38,7 @@ _FIRST_WINDOW = 3
 FIRST_PAGES = 24
 #: Latency in seconds below which a response always counts as fast.
 _ALWAYS_FAST = 0.1
-#: Multiple of the fastest latency, and number of seconds, up to which a response counts as fast.
+#: Two bounds of the latency of a fast response: a multiple of the fastest latency, and seconds.
 _FAST_FACTOR = 2.0
 _LONGEST_FAST = 1.0
 
@@ -130,8 +130,8 @@ class Host:
         if origin.answered(marks, sent=sent.timestamp(), delay=self.delay):
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
         if policy.auto_throttle and latency > max(SLOW_RESPONSE, self.delay):
-            # Limit the delay to the latency, because one request at a time is slow enough for a
-            # host that is only slow.
+            # Limit the delay to the latency. A host that is only slow then gets one request at a
+            # time, which is slow enough.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
         elif policy.auto_throttle:
             # Shorten the delay only a little. If each success undid the effect of a 429 response,
@@ -166,8 +166,9 @@ class Host:
     ) -> None:
         """Record a fault of an origin, which causes a pause; too many faults give up the origin.
 
-        Only this origin pauses if the host's other origin answers and the fault is not throttling.
-        Otherwise the whole host pauses. *chance* in [0, 1) makes the pause up to a tenth longer.
+        Only this origin pauses if the host's other origin answers and the fault is not a throttled
+        request. Otherwise the whole host pauses. *chance* in [0, 1) makes the pause up to a tenth
+        longer.
         """
         origin, is_throttled = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
         other_origins = [
@@ -199,7 +200,7 @@ class Host:
             max_delay = LONGEST_DELAY
             if error.status not in policy.throttle_statuses and error.retry_after:
                 # A 503 may have other causes than our requests. A longer delay does not help a
-                # server that is down for some seconds now and then.
+                # server that is sometimes down for a few seconds.
                 max_delay = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)
             for _ in range(fault_count):
                 self._slow(policy, longest=max_delay)
@@ -216,11 +217,11 @@ class Host:
 
 @dataclass(slots=True)
 class SlowStart:
-    """A limit of concurrent requests to a new host that grows from one, like TCP's slow start.
+    """A limit of concurrent requests to a new host; the limit begins at one, as TCP's slow start.
 
-    Each fast response raises the limit by one. At a slow host, ten finished pages raise it by one.
-    Until `FIRST_PAGES` pages are finished, at most three concurrent requests are allowed, because a
-    host over its limit throttles all current requests.
+    Each fast response raises the limit by one. At a slow host, ten finished pages raise the limit
+    by one. Until `FIRST_PAGES` pages are finished, at most three concurrent requests are allowed,
+    because a host over its limit throttles all current requests.
     """
 
     fastest: float = float("inf")  #: latency of the fastest response in seconds
@@ -264,7 +265,7 @@ class HostLease:
 
 
 class FailureCalls(Enum):
-    """For which waiting tasks of a given-up origin the crawl calls a method of the spider."""
+    """The waiting tasks of a given-up origin for which the crawl calls a method of the spider."""
 
     NONE = auto()
     ERRBACK = auto()  #: only tasks with an errback

@@ -3,7 +3,7 @@
 The ledger stores the sessions, and all processes of a crawl share them. A session is fresh until a
 login makes it ready. A session is retired after the site has logged it out or banned it. Each
 change raises the session's fence, which is a counter. The ledger writes a change only if the
-session still has the fence from which the change was computed. No `repr` shows a secret. No I/O.
+session still has the fence that the caller has read. No `repr` shows a secret. No I/O.
 """
 
 import re
@@ -52,7 +52,7 @@ class Identity:
 
     name: str
     state: IdentityState = IdentityState.FRESH
-    fence: int = 0  #: number of changes of the session, without changes by pages
+    fence: int = 0  #: number of changes of the session, except changes by pages
     cookies: Mapping[str, Cookie] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()  #: origins (scheme, host, port) to which requests send `headers`
@@ -163,7 +163,7 @@ def login_deferred(identity: Identity, *, not_before: datetime) -> Identity:
 
 
 def retired(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return the session after a logout or a ban by the site, without its useless cookies.
+    """Return the session after a logout or a ban by the site, without its cookies and headers.
 
     If no response has shown that the login worked, a logout by the site counts as a failed login.
     """

@@ -31,16 +31,16 @@ _T = TypeVar("_T")
 _CONNECT_TIMEOUT = 5  #: maximum seconds to connect to the server
 _REPLY_TIMEOUT = 60.0  #: maximum seconds in which the server must answer
 #: Seconds until the server ends a transaction whose client sends nothing, and releases its row
-#: locks. TCP would detect a lost client only after hours.
+#: locks. TCP alone would notice only after hours that such a client is gone.
 _IDLE_TIMEOUT = 15.0
-#: Maximum number of attempts at a transaction that the server ends because of a deadlock. Deadlocks
-#: are rare, because all transactions lock rows in the order of their ids.
+#: Maximum number of times that a transaction runs if the server ends it because of a deadlock.
+#: Deadlocks are rare, because all transactions lock rows in the order of their ids.
 _MAX_TRIES = 5
 _SETTINGS = (
-    # Make the planner use the index of each search, although a new table has no statistics.
+    # Make the planner search in indexes, although a new table has no statistics.
     "SET enable_seqscan = off",
     "SET jit = off",
-    # Set what our SQL relies on, because the user or the database may have other defaults.
+    # Set each parameter that our SQL relies on, because the database may have other defaults.
     "SET standard_conforming_strings = on",
     "SET default_transaction_isolation = 'read committed'",
     "SET lock_timeout = 0",
@@ -68,7 +68,7 @@ _URL = re.compile(
     rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
-#: Advice for errors of a wrong URL, which have no error code; keys match the error's message.
+#: Advice for errors of a wrong URL, by a pattern of the error's message; they have no error code.
 _ADVICE_BY_TEXT = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
@@ -77,7 +77,7 @@ _ADVICE_BY_TEXT = {
     "no pg_hba.conf entry|pg_hba.conf rejects": "let pg_hba.conf admit the user to the database",
     "invalid port number": "give a port below 65536",
 }
-#: Advice for errors that have a code, by psycopg's error class.
+#: Advice for errors that have an error code, by the class of psycopg's exception.
 _ADVICE_BY_CODE = {
     errors.InsufficientPrivilege: "a crawl needs CREATE on the database, or to own the tables",
     errors.ReadOnlySqlTransaction: (
@@ -123,7 +123,7 @@ class _BoolDumper(Int8Dumper):
 class _TextDumper(StrDumperUnknown):
     r"""Sends NUL as \1\1, because a text in PostgreSQL cannot contain NUL, and sends \1 as \1\2.
 
-    Encoded texts sort like the original texts and keep their prefixes. JSON texts contain no NUL.
+    Encoded texts sort like the original texts and keep their prefixes. JSON texts escape NUL.
     """
 
     def dump(self, obj: str) -> Any:
@@ -167,7 +167,7 @@ class Database:
             client_encoding="utf8",
         )
         self._db.server_cursor_factory = psycopg.RawServerCursor
-        # Send all integers as one type, because the server makes one plan for each list of types.
+        # Send all integers as one type, because the server would make another plan for each type.
         self._db.adapters.register_dumper(int, Int8Dumper)
         self._db.adapters.register_dumper(bool, _BoolDumper)
         self._db.adapters.register_dumper(str, _TextDumper)
@@ -188,7 +188,7 @@ class Database:
         """Whether the connection has ended, also if it ended between two statements."""
         if self._db.closed:
             return True
-        # Between statements the server sends data only if it ends the connection.
+        # Between statements the server sends data only to end the connection.
         poller = select.poll()
         poller.register(self._db.fileno(), select.POLLIN)
         return bool(poller.poll(0))
@@ -219,7 +219,7 @@ class Database:
                 # broken, the next statement fails.
                 with suppress(psycopg.Error):
                     cursor.close()
-                # If the first `close` failed, the cursor is open, and the driver would warn.
+                # If the first `close` failed, the driver would later warn of an open cursor.
                 cursor.close()
 
     @contextmanager
@@ -268,7 +268,7 @@ class Database:
                 duplicate.shutdown(socket.SHUT_RDWR)
 
     def refusal(self) -> str | None:
-        """Return why the database's settings do not let a crawl write, or None if they do."""
+        """Return why the settings of the database prevent writes, or None if they do not."""
         encoding = self._db.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             return (
@@ -291,7 +291,7 @@ class Connection(database.Connection):
     """A connection to a PostgreSQL server for the event loop."""
 
     def __init__(self, url: str, *, begun: Callable[[Database], None] | None = None) -> None:
-        """Create an unopened connection, which calls *begun* before each operation."""
+        """Create an unopened connection, which calls the function *begun* before each operation."""
         super().__init__()
         self._url = url
         self._begun = begun
@@ -320,7 +320,7 @@ class Connection(database.Connection):
                     return _run_work(db, work, *args, **kwargs)
                 except psycopg.Error as error:
                     if isinstance(error, errors.ReadOnlySqlTransaction) and self._db.refusal():
-                        # A standby server is only unavailable, because a failover makes it
+                        # A standby server counts as unavailable, because a failover may make it
                         # writable.
                         raise LedgerConfigurationError(
                             f"PostgreSQL: {self._db.refusal()}"
@@ -391,7 +391,7 @@ def check(url: str) -> None:
     """Raise `LedgerConfigurationError` for a malformed URL.
 
     Call `check` before libpq reads the URL, because libpq's messages cite a wrong host, port or
-    option, which may be a part of the password.
+    option. In a malformed URL, the cited text may be a part of the password.
     """
     if not _URL.fullmatch(url):
         raise LedgerConfigurationError(
@@ -401,7 +401,7 @@ def check(url: str) -> None:
 
 
 def translated_error(error: psycopg.Error) -> LedgerError:
-    """Return crawlcw's error for an error of psycopg, without a password."""
+    """Return crawlcw's error for an error of psycopg; its message contains no password."""
     message = f"PostgreSQL: {_sentence(error)}"
     if isinstance(error, _MISCONFIGURED):
         return LedgerConfigurationError(message)

@@ -28,7 +28,7 @@ _REPLACEMENTS = (
 
 
 class PostgresDialect(Dialect):
-    """Adds row locks and the types of parameters to the statements."""
+    """Adds row locks to the statements, and a type to each parameter that needs one."""
 
     position = "id"
     locks_rows = True

@@ -1,4 +1,4 @@
-"""The ledger on PostgreSQL, as one object for each part of `protocol.Ledger`."""
+"""The ledger on PostgreSQL, with one object for each attribute of `protocol.Ledger`."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -38,9 +38,9 @@ class PostgresLedger(Facets):
         """Connect to *url* and create missing tables of *name*.
 
         *url* is a connection URL of libpq, such as `postgresql://user@host/database`. *kind* is the
-        kind of the tasks; None means the recorded kind, or else `SPIDER`. Without *create*, `open`
-        raises `UnknownNameError` for a missing name, and does not write to a complete ledger.
-        Raises `LedgerUnavailableError` or `LedgerConfigurationError`.
+        kind of the tasks; None means the recorded kind, or `SPIDER` for a new ledger. If *create*
+        is false, `open` raises `UnknownNameError` for a missing name. Raises
+        `LedgerUnavailableError` or `LedgerConfigurationError`.
         """
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
@@ -60,7 +60,7 @@ class PostgresLedger(Facets):
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Connect to *url* for inspection; create nothing, and raise the errors of `open`."""
+        """Connect to *url* for inspection; create nothing. Raises the same errors as `open`."""
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
         try:

@@ -84,7 +84,7 @@ def prepare(
     """
     if create and (refusal := db.refusal()):
         raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
-    # Read the marker last. A marker that is created meanwhile would otherwise seem to be missing.
+    # Read the marker last, because another process may create the ledger between the two reads.
     missing, marker = tables.missing(db), marker_of(db, name)
     recorded_kind = check_marker(marker, name, kind=kind)
     if marker is None and "tasks" not in missing:

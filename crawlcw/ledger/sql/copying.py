@@ -1,4 +1,4 @@
-"""Read and write tasks with their results, and blobs, as documents for a copy of a ledger."""
+"""Read and write tasks (with their results) and blobs as documents, to copy a ledger."""
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
 
@@ -49,7 +49,7 @@ class LedgerContents:
         statement = f"SELECT {position} AS row, * FROM {table} {condition} ORDER BY 1"
         documents: list[Document] = []
         size = 0
-        # Read in one snapshot, so that the items of a task belong to the task's outcome.
+        # Read in one snapshot, so that a task's items and outcome come from the same visit.
         with db.snapshot():
             for row in db.stream(statement, values):
                 columns = dict(row)
@@ -138,6 +138,6 @@ def _item_rows(
 
 
 def _source(row: Row, task: Document) -> Document:
-    """Return the time of an item's visit; add the visit's URL if it differs from the task's URL."""
+    """Return the time of an item's visit, and the visit's URL if it differs from the task's URL."""
     source: Document = {"time": moment(row["fetched_at"])}
     return source if row["url"] == task["url"] else {**source, "url": row["url"]}

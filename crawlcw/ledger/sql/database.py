@@ -1,4 +1,4 @@
-"""The interface of an SQL connection that the facets use on the connection's thread.
+"""The interface of an SQL connection for functions that run on the connection's thread.
 
 The statements are in SQLite's SQL, with `?` or `:name` for each value; module `postgres.dialect`
 translates the statements.
@@ -48,14 +48,14 @@ class Cursor(Protocol):
 class Database(Protocol):
     """An open connection to an SQL database, used by one thread at a time."""
 
-    unsynced: bool  #: whether committed durable changes are not synced to the disk yet
+    unsynced: bool  #: whether the disk still lacks committed changes that must be durable
     ledger_tables: Any  #: the `port.LedgerTables` of this connection
 
     def execute(self, statement: str, values: Values = ..., /) -> Cursor:
         """Run a statement."""
 
     def stream(self, statement: str, values: Values = ..., /) -> Iterable[Row]:
-        """Yield the rows of a SELECT; read rows only as far as the caller needs them."""
+        """Yield the rows of a SELECT; read a row only when the caller asks for it."""
 
     def executemany(self, statement: str, rows: Iterable[Values], /) -> Cursor:
         """Run a statement once for each row of values."""
@@ -75,7 +75,7 @@ class Database(Protocol):
         """Undo all changes of the transaction, and continue in a new transaction."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Let all reads in the block see the database as of one moment."""
+        """Let all reads in the block see the same state of the database."""
 
 
 class Connection(ABC):
@@ -83,8 +83,8 @@ class Connection(ABC):
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
-        # The limiter lets calls wait without occupying a thread. The lock is necessary too, because
-        # a cancelled call leaves the limiter while the call's thread still uses the database.
+        # `_limiter` lets calls wait without occupying a thread. `_lock` is necessary too, because a
+        # cancelled call leaves the limiter while the call's thread still uses the database.
         self._lock = threading.Lock()
         self._db: Any = None
         self._closed = False

@@ -1,4 +1,4 @@
-"""Lease hosts in one transaction, which skips hosts that another transaction is about to lease."""
+"""Lease hosts in one transaction, and skip hosts that another transaction has locked."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -25,7 +25,7 @@ class SqlHostLeases(HostLeases):
         return await self._store.writer.run(self._lease, bounds)
 
     def _lease(self, db: Database, bounds: Mapping[str, Any]) -> list[HostLease]:
-        # Search before locking rows, because most searches find no host and need not wait.
+        # Search without a transaction first, because most searches find no host to lease.
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
         with db.transaction():

@@ -1,4 +1,4 @@
-"""Find when the first task of a host is due; each priority of its tasks needs one index seek."""
+"""Find when a host's first task is due, by one index seek for each priority of its tasks."""
 
 from collections.abc import Collection
 from datetime import datetime

@@ -28,12 +28,12 @@ class Leases(LeasedTasks):
     """Claims tasks of an SQL ledger, and renews their leases."""
 
     _store: SqlStore
-    batch_size = 200  #: tasks in a claim; other operations wait 5 ms for a claim
+    batch_size = 200  #: with this number of tasks a claim takes 5 ms
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        #: Leases from claims whose reply was lost, by task id; the ledger may not have such a
-        #: lease.
+        #: Leases from claims whose reply was lost, by task id. The ledger may lack some of these
+        #: leases.
         self._unconfirmed: dict[bytes, list[Lease]] = {}
 
     async def claim(
@@ -81,8 +81,8 @@ class Leases(LeasedTasks):
         for task, change in decisions:
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
-            # A claim that ignores or defers a task counts a crash of its worker. Such a claim must
-            # be durable, because after the crawl's end no worker would count a lost crash again.
+            # A change that ignores or defers a task also counts a crash of the task's worker. The
+            # change must be durable, because no worker may come later to count the crash again.
             is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
@@ -99,12 +99,12 @@ class Leases(LeasedTasks):
         return leases, counts
 
     def _note_unconfirmed(self, leases: Sequence[Lease]) -> None:
-        # Keep all leases of a task, because the call that leased it may be any of concurrent calls.
+        # Keep all leases of a task, because any of several calls may have leased the task.
         for lease in leases:
             self._unconfirmed.setdefault(lease.task.id, []).append(lease)
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
-        """Extend unconfirmed leases of *tasks* to *end*; return only leases that the ledger has.
+        """Extend unconfirmed leases of *tasks* to *end*; return those that exist in the ledger.
 
         Without the extension, a lease that expired while the ledger was unavailable would count as
         `lost`.
@@ -120,7 +120,7 @@ class Leases(LeasedTasks):
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
-            # Put the leases back into `_unconfirmed`, so that the next call looks them up.
+            # Put the leases back, so that the next claim looks them up in the ledger.
             self._note_unconfirmed(unconfirmed_leases)
             raise
 
@@ -128,7 +128,7 @@ class Leases(LeasedTasks):
         adopted: list[Lease] = []
         with db.transaction():
             for lease in sorted(leases, key=lambda lease: lease.task.id):
-                # Lock the task's row, which waits for a claim that is still being committed.
+                # Lock the task's row, to wait until a claim that is in progress has been committed.
                 db.execute(self._store.sql.lock_task, (lease.task.id,))
                 renewed = {**lease_guard(lease), "due": milliseconds(lease.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:

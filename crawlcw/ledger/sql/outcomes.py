@@ -32,8 +32,8 @@ from crawlcw.model import transitions
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 
-#: Since version 3.33 SQLite updates many rows from a list of values, and its limit of parameters is
-#: high enough.
+#: Since version 3.33 SQLite updates many rows by one statement with a list of values, and accepts
+#: 2,000 parameters.
 _UPDATES_MANY_ROWS = sqlite3.sqlite_version_info >= (3, 33)
 _MAX_PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
 _MAX_ROWS = 64
@@ -97,8 +97,7 @@ class Outcomes:
             for settlement, refusal, result in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(result, Exception):
-                    # A row could hold the new outcome alone, but cannot hold it together with the
-                    # stored results.
+                    # The row cannot hold the new outcome together with the stored results.
                     rejection, refusal = _write_of_rejection(settlement, result)
                     (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
@@ -126,7 +125,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Replace each row that is unchanged since its read; return the leases of changed rows."""
+        """Replace each row that is unchanged since its read; return the leases of other rows."""
         guarded_writes = []
         for _, write in writes:
             task = write.task
@@ -160,7 +159,7 @@ def _write_of_rejection(settlement: Settlement, error: Exception) -> tuple[Write
 
 
 def lease_guard(lease: Lease) -> dict[str, Any]:
-    """Return values by column; the lease is valid while the task's row has these values."""
+    """Return the values, by column, that the task's row has while the lease is valid."""
     return {
         "id": lease.task.id,
         "lock": lease.token,
@@ -216,11 +215,11 @@ def _growth(change: Change) -> Growth:
 def apply_each(
     db: Database, sql: Statements, writes: Sequence[tuple[Write, Values]]
 ) -> list[bool | Exception]:
-    """Apply each write if the task's row has the guard's values; return whether each was applied.
+    """Apply each write if the task's row has the values of its guard; return which were applied.
 
     `apply_each` must be the first call in a transaction, because it restarts the transaction if
     some tasks do not match. If a row cannot hold the added values together with the stored values,
-    the result is one of `UNHOLDABLE`, and the task is unchanged.
+    the result is an error of `UNHOLDABLE`, and the task is unchanged.
     """
     ids = set()
     growing_ids: list[bytes] = []
@@ -228,7 +227,8 @@ def apply_each(
         ids.add(write.task.id)
         if write.growth is not None:
             growing_ids.append(write.task.id)
-    # If writes change one task twice, apply the writes one by one, so that only the first matches.
+    # If writes change one task twice, apply the writes one by one, so that only the first passes
+    # its guard.
     one_by_one = len(ids) < len(writes)
     stored = _stored_values(db, sql, growing_ids) if growing_ids and not one_by_one else {}
     settings: list[Values | Exception] = []
@@ -286,7 +286,7 @@ def _stored_values(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[
 def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
     """Return the values of a write, with errors, results and trace appended to the stored values.
 
-    Return one of `UNHOLDABLE` if the row cannot hold the stored and the added values together.
+    If the row cannot hold the stored and the added values together, return the error.
     """
     row, growth = stored.get(write.task.id), write.growth
     if row is None or growth is None:
@@ -308,7 +308,7 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
 
 
 def portions(values: Sequence[_T], max_rows: int = _MAX_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
-    """Yield portions of the values, each with its size; only powers of two occur as sizes."""
+    """Yield portions of the values, each after its number of values, which is a power of two."""
     start = 0
     while remaining := len(values) - start:
         size = 1 << min(remaining, max_rows).bit_length() - 1
@@ -373,8 +373,8 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     guard, names = shape
     # The parameters of a row are the values to set, and then the guard's values.
     columns = (*names, *guard)
-    # A claim skips a row that another process has locked, because this process takes the task. If
-    # claims waited, two claims that lock the same tasks in different orders would deadlock.
+    # A claim skips a row that another process has locked, because this process takes the task. If a
+    # claim waited for a lock, two claims with the same tasks in different orders could deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
     placeholders = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]

@@ -81,7 +81,7 @@ class Dialect:
     """The SQL dialect of SQLite, in which crawlcw writes all statements."""
 
     position = "rowid"  #: column by which a walk through a table is sorted
-    #: Whether transactions can write at the same time. If so, each must lock rows in order of id.
+    #: Whether two transactions can write at the same time; each must then lock rows in order of id.
     locks_rows = False
     #: Clause at the end of a SELECT that locks the selected rows for a later write.
     for_update = ""
@@ -103,7 +103,7 @@ class Dialect:
     ) -> str:
         """Return an UPDATE with values from a list of rows `v`; column *key* of `v` has the ids.
 
-        The UPDATE waits for locked rows if *waits* is true, and skips locked rows if it is false.
+        The UPDATE waits for locked rows if *waits* is true, and otherwise skips locked rows.
         """
         return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {condition}"  # noqa: S608  # all parts are our own SQL
 
@@ -150,7 +150,7 @@ class Tables:
         self.blob_task_index = index("blobs_task_id")
         self.item_key_index = index("item_keys_task")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
-        #: Statements that drop the tables, and so also the tables' indexes.
+        #: Statements that drop the tables, together with their indexes.
         self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *of_hosts, *of_spider)]
 
     def _of_tasks(self) -> list[str]:

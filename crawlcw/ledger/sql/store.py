@@ -40,7 +40,7 @@ class SqlStore(ABC):
         self.now = clock
         self.writer = writer
         self.reader = reader
-        #: A token of a lease contains the next of these numbers, so that a worker's tokens differ.
+        #: Numbers for the tokens of leases. No two tokens of a worker contain the same number.
         self.numbers = count(1)
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,8 @@
 """The tables of `port` in an SQL database, where each operation is one statement.
 
-A unit of work is a coroutine that reads and writes tables. It never suspends, because each
-operation on a table completes immediately. So one call of `send` runs it in one transaction.
+A unit of work is a coroutine that reads and writes tables. The coroutine never suspends, because
+each operation on a table completes immediately. So one call of its `send` runs it in one
+transaction.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
@@ -110,7 +111,7 @@ class Table:
         (key,) = self._key
         columns = self._shown({"_id": None, **dict.fromkeys(fields)} if fields else ())
         tests, values = self._tests(where or {})
-        # Read one key at a time, because for several keys the database may use another index.
+        # Read one key at a time, because for several keys the database may choose a wrong index.
         statement = f"SELECT {columns} FROM {self._name} WHERE {key} = ? AND {tests}"
         document_lists = (self._documents(statement, [entry, *values]) for entry in keys)
         return {entry["_id"]: entry for documents in document_lists for entry in documents}
@@ -137,7 +138,7 @@ class Table:
         return [from_json(document.pop("content")) | document for document in documents]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`; a write of JSON fields needs a SELECT before its UPDATE."""
+        """See `port.Documents.change`; for JSON fields an UPDATE follows a SELECT."""
         with refusing():
             prepared = [
                 (write, write.new and self._insertion(write.new), self._update(write))
@@ -202,8 +203,8 @@ class Table:
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
             values += (minimum, minimum)
-        # SQL needs an assignment. Set the key only if nothing changes, because this rewrites its
-        # index.
+        # SQL needs an assignment. Assign the key only if there is no other assignment, because this
+        # rewrites the key's index.
         return ", ".join(assignments) or f"{self._key[0]} = {self._key[0]}", values
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:

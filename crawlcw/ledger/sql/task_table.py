@@ -97,7 +97,7 @@ class TaskTable(Table):
     def _chosen(
         self, where: Where, by: Path, cursor: Cursor | None = None
     ) -> tuple[str, list[Any]]:
-        """Return a FROM clause and its parameters, for rows after *cursor* that pass *where*."""
+        """Return the FROM clause (with its parameters) of rows after *cursor* that pass *where*."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
         time_condition, bounds = self._time_condition(where, cursor)
         return f"FROM {self._from(by)} WHERE {tests} AND {time_condition}", [*values, *bounds]
@@ -113,7 +113,7 @@ class TaskTable(Table):
         upper_bounds += [] if cursor is None else [(cursor.update_time, cursor.id)]
         if not upper_bounds:
             return text, values
-        # Test only the earlier of the two upper bounds, because the index can use only one bound.
+        # Test only the earlier upper bound, because the index can use only one bound.
         time, identity = min(upper_bounds)
         return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
 

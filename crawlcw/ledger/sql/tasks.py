@@ -64,8 +64,8 @@ class Tasks(Reopening):
         if hosts is None:
             due = self._due(db, limit, now)
         else:
-            # Merge the sorted due tasks of the hosts only up to *limit*, so that the merge takes no
-            # longer if more tasks are due.
+            # Merge the sorted due tasks of the hosts, and stop at *limit*, so that more due tasks
+            # do not make the merge slower.
             lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
         return [*map(documents.task, documents_of(READ, islice(due, limit)))]

@@ -1,6 +1,6 @@
 """The `port.Unit` of an SQL ledger, which has all tables of the ledger on one connection.
 
-The module also counts tasks by reading only indexes, and reads raw rows for `doctor`.
+The module also counts tasks, from indexes only, and it reads raw rows for `doctor`.
 """
 
 import json

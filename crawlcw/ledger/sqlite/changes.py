@@ -1,4 +1,4 @@
-"""Find out when tasks were added or may be due again, by polling the file for writes."""
+"""Poll the file for writes, to find out when tasks were added or may be due again."""
 
 from collections.abc import AsyncIterator
 

@@ -70,8 +70,8 @@ class Database(sqlite3.Connection):
     def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
         """See `sql.database.Database.transaction`."""
         if begun:
-            # Lock the file immediately. If a transaction begins with a read, and another process
-            # then writes, the transaction can no longer write.
+            # Lock the file immediately. A transaction that begins with a read fails at its first
+            # write if another process has written meanwhile.
             self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -97,7 +97,7 @@ class Database(sqlite3.Connection):
     def snapshot(self) -> AbstractContextManager[Any]:
         """See `sql.database.Database.snapshot`."""
         self.execute("BEGIN")
-        # As a context manager, `sqlite3.Connection` ends the transaction at the end of the block.
+        # Return a context manager that ends the transaction, which `sqlite3.Connection` is.
         return self
 
 
@@ -113,7 +113,7 @@ class Connection(database.Connection):
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Number of durable transactions that were committed, and that were synced to the disk.
+        #: Numbers of durable transactions: those committed, and those synced to the disk.
         self._committed = 0
         self._synced = 0
 
@@ -160,7 +160,7 @@ class Connection(database.Connection):
         `synchronous = FULL` syncs at each commit, but holds the file's only write lock meanwhile.
         `_sync` lets other processes write meanwhile.
         """
-        # Read the number before the sync, because the sync may miss commits that come while it
+        # Read `_committed` before the sync, because the sync may miss commits that come while it
         # runs.
         committed = self._committed
         try:
@@ -263,8 +263,8 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # Try again, because if two processes switch at the same time, SQLite rejects one
-            # process immediately, without the busy timeout.
+            # Try again, because if two processes switch to WAL at the same time, SQLite refuses one
+            # of them immediately, without the busy timeout.
             is_busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() > deadline:
                 raise

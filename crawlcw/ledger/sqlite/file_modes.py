@@ -20,14 +20,14 @@ def make_private(path: Path) -> None:
     """Create the file at *path* and missing folders, with access only for this user.
 
     Raises `OSError` for a folder that cannot be created. If the file cannot be created,
-    `make_private` does nothing, because SQLite reports why.
+    `make_private` does nothing, because SQLite will report the reason.
     """
-    # Create each folder alone, because `mkdir(parents=True)` sets the mode of the last folder only.
+    # Create each folder separately, because `mkdir(parents=True)` sets the last folder's mode only.
     for folder in reversed((path.parent, *path.parent.parents)):
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)  # mkdir fails, and the error says why
+        path.parent.mkdir(exist_ok=True)  # raises an error that says why
     with suppress(OSError):
         # Do not open an existing file, because `os.close` would remove the file locks of this
         # process, which another connection may need. `resolve` follows a symbolic link.
@@ -58,7 +58,7 @@ def is_still(path: Path) -> bool:
 def shut_out_others(path: Path) -> None:
     """Remove the access of all other users to a file that every user may read.
 
-    A file that only its owner and group may read does not change; the owner chose this mode.
+    If only the owner and the group may read a file, its mode stays, because the owner chose it.
     """
     for file in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):

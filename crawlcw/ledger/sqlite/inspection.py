@@ -39,7 +39,7 @@ class Inspection(examination.Inspection):
             # An immutable connection does not know the journal mode, so read the file's header.
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
-        # Ask for the mode after a read, because an unused connection reports an old mode.
+        # Ask for the mode after a read, because a connection reports an old mode before.
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def _health(self, db: sqlite3.Connection) -> Health:

@@ -98,7 +98,7 @@ class SqliteLedger(Facets):
         try:
             yield ledger
             await store.reader.run(restrict_to_reading)
-            # Never set the clock before the latest recorded time, because due tasks would wait.
+            # Never set the clock below the latest recorded time, because due tasks would wait.
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():

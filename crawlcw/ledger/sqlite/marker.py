@@ -1,7 +1,7 @@
 """The marker table of an SQLite file, with the format, kind and notes of each ledger.
 
 The table has one row for each spider or use case in the file. A row has no kind until a process
-opens the ledger as a spider's or a use case's. A process that only reads the ledger sets no kind.
+opens the ledger for a spider or for a use case. A process that only reads the ledger sets no kind.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters

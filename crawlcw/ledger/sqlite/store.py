@@ -43,7 +43,7 @@ class SqliteStore(SqlStore):
         self.kind = await self.writer.run(
             prepare, self.tables, self.name, self.path, kind=kind, create=create
         )
-        # Change the file's mode only after the check, because the file could be another program's.
+        # Change the mode only after `prepare` has checked that the file is not another program's.
         shut_out_others(self.path)
 
     async def drop(self) -> None:
