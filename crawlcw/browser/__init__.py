@@ -1,1 +1,1 @@
-"""Render pages in a browser; this package needs the extra `browser`."""
+"""Render pages in a browser; this package needs `pip install 'crawlcw[browser]'`."""

@@ -53,9 +53,9 @@ def _names(spider: Class) -> list[object]:
 
 
 def check(path: Path) -> list[Finding]:
-    """Return the findings in a file, and in the files beside it that define bases of its spiders.
+    """Return the findings in a file and in the files that define its spiders' base classes.
 
-    Raises one of the exceptions in `UNREADABLE`, such as `OSError`, if a file cannot be read.
+    Raises an exception of `source.UNREADABLE`, such as `OSError`, if a file cannot be read.
     """
     source = Source(path)
     spiders = [class_ for class_ in source.classes if class_.is_spider]

@@ -19,7 +19,7 @@ _FOLLOWS = frozenset({"follow", "follow_all"})
 _MAKING = _CLASSES | _FOLLOWS
 #: Packages whose `Request` is checked, because other packages define a `Request` too.
 _PACKAGES = FOREIGN_MODULES | {"crawlcw"}
-#: Attributes that only Scrapy's requests and responses have, with the replacement in crawlcw.
+#: crawlcw's replacement for each attribute that only Scrapy's requests and responses have.
 _ATTRIBUTES = {
     "response.body_as_unicode": "response.text",
     "response.cb_kwargs": "response.context",
@@ -89,7 +89,7 @@ def _check_call(call: ast.Call, source: Source) -> None:
 
 
 def _request_of(call: ast.Call, source: Source) -> str:
-    """Return the class or method that *call* makes a request with, or `""`."""
+    """Return the class or method that *call* calls to make a request, or `""`."""
     package, _, name = source.full_name(call.func).partition(".")
     name = name.rpartition(".")[2]
     if name in _CLASSES and package in _PACKAGES:
@@ -182,7 +182,7 @@ def check_callbacks(spider: Class) -> None:
 
 
 def _check_names(call: ast.Call, spider: Class) -> None:
-    """Report the callbacks that a request names but the spider does not define."""
+    """Report each callback that a request names if the spider does not define the callback."""
     callbacks = [
         keyword.value for keyword in call.keywords if keyword.arg in ("callback", "errback")
     ]

@@ -14,7 +14,7 @@ _START = "spiders#Start requests"
 _SCRAPY = "scrapy"
 _STATE = "state"
 
-#: crawlcw's replacement for each name of Scrapy and its plugins, with the manual's section.
+#: crawlcw's replacement and the manual's section for each name of Scrapy and its plugins.
 _NAMES = {
     **dict.fromkeys(("CrawlerProcess", "CrawlerRunner"), ("run_spider(...)", "testing")),
     **dict.fromkeys(("FilesPipeline", "ImagesPipeline"), ("Request(save_to=)", "files")),
@@ -48,7 +48,7 @@ _NAMES = {
     "inspect_response": ("`crawlcw shell URL --spider NAME`", "commands#shell"),
     "signals": ("opened(), closed(), item(), on_error() of the spider", _MEMBERS),
 }
-#: crawlcw's replacement for each module, if `_NAMES` does not have the imported name.
+#: crawlcw's replacement for each module; used for an imported name that is not in `_NAMES`.
 _MODULES = {
     "itemadapter": ("the item itself: a dict or a dataclass", _ITEMS),
     "pydispatch": _NAMES["signals"],
@@ -66,7 +66,7 @@ _MODULES = {
     "scrapy_splash": ("Request(browser=True)", "browser"),
     "twisted": ("async def and asyncio: there are no deferreds", "spiders#Callbacks"),
 }
-#: Names that Scrapy and crawlcw share, so that only the import changes.
+#: Names that Scrapy and crawlcw share; a user needs to change only the import.
 _SHARED_NAMES = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "Spider"})
 
 #: crawlcw's replacement for each member of a Scrapy spider.
@@ -263,7 +263,7 @@ def _counterpart(full_name: str) -> tuple[str, str]:
 
 
 def _setting(name: str, value: ast.expr | None) -> str:
-    """Return crawlcw's replacement for a Scrapy setting; *value* is None if it is unknown."""
+    """Return crawlcw's replacement for a Scrapy setting; *value* is its value, or None."""
     if isinstance(value, ast.Constant) and value.value is DEFAULTS.get(name):
         return f"nothing: {value.value} is the default here"
     return SETTINGS.get(name, "nothing: `crawlcw settings` lists all settings")

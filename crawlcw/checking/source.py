@@ -17,7 +17,7 @@ FOREIGN_MODULES = frozenset(
     scrapy_rotating_proxies scrapy_selenium scrapy_splash twisted
     """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
-#: Exceptions that `Source` raises for a file that cannot be read, or is nested too deeply.
+#: Exceptions that `Source` raises for a file that it cannot read or parse.
 UNREADABLE = (SyntaxError, OSError, ValueError, RecursionError, MemoryError)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,7 +29,7 @@ class Finding:
     path: str
     line: int  #: from 1
     code: str  #: the wrong code, or a sentence about the mistake
-    replacement: str = ""  #: the code to write instead of the wrong code, or empty
+    replacement: str = ""  #: the code to write instead of the wrong code, or `""`
     guide: str = ""  #: page and heading of the manual, such as `spiders#Callbacks`
     #: Whether the file cannot be loaded, or defines no spider, because of the mistake.
     stops: bool = False
@@ -47,7 +47,7 @@ class Finding:
 class Imported:
     """A name that an import statement defines."""
 
-    name: str  #: the name by which the file uses the import
+    name: str  #: the name that the import has in the file, such as `R` after `as R`
     full_name: str  #: its full name: `scrapy.http.Request`
     line: int
     is_optional: bool  #: whether the import is for type checkers, or in a `try`
@@ -151,7 +151,7 @@ class Source:
 
     @property
     def needs_scrapy(self) -> bool:
-        """Whether the file cannot be loaded without Scrapy."""
+        """Whether the file needs Scrapy or its plugins to be loaded."""
         return any(
             imported.full_name.partition(".")[0] in FOREIGN_MODULES and not imported.is_optional
             for imported in self.imports
@@ -198,7 +198,7 @@ class Source:
         return None
 
     def full_name(self, expression: ast.expr) -> str:
-        """Return an imported object's full name (`scrapy.Request`), or `""` for other objects."""
+        """Return an imported object's full name (`scrapy.Request`), or `""` if not imported."""
         parts = []
         while isinstance(expression, ast.Attribute | ast.Subscript):  # a subscript: `Generic[T]`
             if isinstance(expression, ast.Attribute):
@@ -212,7 +212,7 @@ class Source:
 
 
 def path_of(expression: ast.expr) -> str:
-    """Return the text of a dotted name (`self.crawler.stats`), or `""` for another expression."""
+    """Return the text of a dotted name (`self.crawler.stats`), or `""` if it is no such name."""
     parts = []
     while isinstance(expression, ast.Attribute):
         parts.append(expression.attr)
@@ -255,7 +255,7 @@ def _top(module: str) -> str:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Return whether *node* is a `try` or an `if TYPE_CHECKING`, which makes imports optional."""
+    """Return whether *node* is a `try` or an `if TYPE_CHECKING`; both make imports optional."""
     match node:
         case ast.If(test=test):
             return "TYPE_CHECKING" in ast.unparse(test)

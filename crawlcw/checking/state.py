@@ -1,8 +1,9 @@
 """Find the attributes of a spider that callbacks change to keep state between pages.
 
 A crash loses the attributes of a spider, and the processes of a crawl do not share them. The check
-reports each change of `self.x` and of a container in `self.x`. The check ignores properties, values
-set before the first page, and values created on demand (`if self.x is None: self.x = ...`).
+reports each change of `self.x` and of a container in `self.x`. The check ignores properties,
+attributes set before the first page, and attributes set on demand (`if self.x is None: self.x =
+...`).
 """
 
 import ast
@@ -23,11 +24,11 @@ _CHANGES = frozenset(
     """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
 _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
-#: Attributes that the check ignores, because the ledger keeps them or callbacks may set them.
+#: Attributes that callbacks may change, for example because the ledger keeps the attribute.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
 _REPLACEMENT = "self.state, which the ledger records with each page"
-#: Replacement for a set: it often has a key for each item, and `self.state` has at most 1 MiB.
+#: Replacement for a set, which often has a key for each item; `self.state` has at most 1 MiB.
 _SET_REPLACEMENT = "item_key for items seen before; self.state for up to 1 MiB of other values"
 
 
@@ -67,7 +68,7 @@ def check(spider: Class) -> None:
 
 
 class _Method:
-    """A method of a spider, with the lines at which the method reads attributes of `self`."""
+    """A method of a spider, and the numbers of the lines that read each attribute of `self`."""
 
     def __init__(self, node: FunctionNode) -> None:
         self.node = node
@@ -96,7 +97,7 @@ def _of_pages(methods: dict[str, _Method]) -> set[str]:
 
 
 def _attributes(spider: Class, has_kind: Callable[[ast.expr | None], bool]) -> set[str]:
-    """Return the attributes to which *spider* assigns a value that *has_kind* accepts."""
+    """Return the attributes to which *spider* assigns a value for which *has_kind* is true."""
     return {
         name
         for class_ in spider.lineage
@@ -166,7 +167,7 @@ def _attributes_in_test(branch: ast.If) -> set[str]:
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
-    """Return the targets of an assignment, with a tuple's elements as separate targets."""
+    """Return the targets of an assignment; each element of a tuple is a separate target."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     flat_targets: list[ast.expr] = []
     while targets:
@@ -181,7 +182,7 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]
 def _is_read_elsewhere(
     methods: dict[str, _Method], method: FunctionNode, name: str, line: int
 ) -> bool:
-    """Return whether a later call of some method may read the value that *method* has changed."""
+    """Return whether any method may later read the attribute *name* that *method* changes."""
     return any(
         read_line <= line or reader.node is not method
         for reader in methods.values()

@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 
 
 class _Completed(click.ParamType[str]):
-    """A click type that accepts every text, and completes a text by *complete*."""
+    """A click type that accepts every text; the function *complete* returns completions."""
 
     name = "text"
 
@@ -16,7 +16,7 @@ class _Completed(click.ParamType[str]):
         self._complete = complete
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """Return None, so that click's help shows the name of *param*, not of this type."""
+        """Return None; then click's help shows the name of *param*, not this type's name."""
 
     def shell_complete(
         self,

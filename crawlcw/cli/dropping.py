@@ -25,7 +25,7 @@ _SCAN_LIMIT = 10_000
 
 
 async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
-    """Delete all data of *name* once the user confirms; return the number of deleted tasks.
+    """Delete all data of *name* if the user confirms; return the number of deleted tasks.
 
     Raises `UsageError` if workers are at work on *name*.
     """
@@ -38,7 +38,7 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
 
 
 async def drop_unreadable(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
-    """Delete all data of *name* that another version of crawlcw wrote, once the user confirms.
+    """If the user confirms, delete all data of *name* that another version of crawlcw wrote.
 
     Ignores running workers, because only the other version can read the records of workers.
     """

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that adds `-o` for any number of files, which must be writable."""
+    """Return a decorator that adds the repeatable option `-o` for files to write."""
     return click.option(
         "-o",
         "outputs",
@@ -29,7 +29,7 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
 
 
 def stdout() -> BinaryIO:
-    """Return stdout for items; on a terminal, the stream escapes the items' control sequences."""
+    """Return stdout as a stream for items; it escapes control sequences if stdout is a terminal."""
     # Write bytes, because items are UTF-8 even if the terminal has another encoding.
     stream = sys.stdout.buffer
     return cast("BinaryIO", _EscapingStream(stream)) if sys.stdout.isatty() else stream

@@ -31,9 +31,9 @@ class Address:
 class Workers:
     """The measures and crashes of all workers of a crawl."""
 
-    all: Sequence[Measures]  #: measures of all worker processes, also of ended processes
-    running: Mapping[str, Measures]  #: measures of each running worker, by its number
-    crashes: int | None = None  #: number of crashes; None without a supervisor
+    all: Sequence[Measures]  #: measures of all worker processes, including ended processes
+    running: Mapping[str, Measures]  #: measures of each running worker, by the worker's number
+    crashes: int | None = None  #: number of crashes, or None if there is no supervisor
     is_idle: bool | None = None  #: whether no worker makes progress, or None if not known
 
 

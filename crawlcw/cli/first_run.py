@@ -21,7 +21,7 @@ _SCRAPY_NAMES = (
 
 
 async def warn_of(spider: Spider, ledger: Ledger) -> None:
-    """Warn of Scrapy's names; at the first run warn also of attributes that callbacks change."""
+    """Warn of Scrapy's names, and at the first run also of attributes that callbacks change."""
     _warn_of_names(spider)
     try:
         if await ledger.notes.state():

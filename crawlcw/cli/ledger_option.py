@@ -52,8 +52,8 @@ def ledger_command(
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], click.Command]:
     """Return a decorator that makes a click command *name* from a coroutine function.
 
-    The function's first parameter is the `Subject` that *argument* and `--ledger` name.
-    `--log-level` is the last option.
+    The function's first parameter is a `Subject`, which has the values of *argument* and
+    `--ledger`. `--log-level` is the last option.
     """
 
     def decorate(function: Callable[..., Coroutine[Any, Any, R]]) -> click.Command:
@@ -91,12 +91,11 @@ async def closing(opening: Awaitable[L]) -> AsyncIterator[L]:
 async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator[CopiedLedger]:
     """Open the ledger of a spider or use case for the block, and close it at the end.
 
-    Raises `UsageError` if the ledger has no tasks, because a misspelt name must not look like an
-    empty crawl. If *crawls_only* is not empty, raises `UsageError` also for a use case; the message
-    ends with the text *crawls_only*.
+    Raises `UsageError` if the ledger has no tasks, because the user may have misspelt the name. If
+    *crawls_only* is not empty, a use case raises a `UsageError`, whose message ends with this text.
     """
     try:
-        # The ledger's driver is the only part that uses these settings.
+        # Only the ledger's driver uses the settings of `settings_of`.
         ledger = await open_ledger(url, name, settings=settings_of(), create=False, kind=None)
     except UnknownNameError:
         raise await nothing_of(name, url) from None
@@ -112,7 +111,7 @@ async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator
 
 @contextmanager
 def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
-    """Raise a `UsageError` if the ledger *name* is a spider's; *instead* is the advice in it."""
+    """Raise a `UsageError` with the advice *instead* if the ledger *name* is a spider's."""
     try:
         yield
     except LedgerKindError:
@@ -131,7 +130,7 @@ def run_command(reference: str) -> str | None:
 
 
 async def nothing_of(name: str, url: str) -> UsageError:
-    """Return the error to raise if the ledger at *url* has no tasks of *name*.
+    """Return (do not raise) the error for a ledger at *url* that has no tasks of *name*.
 
     Raises the errors of `recorded_names`.
     """

@@ -69,7 +69,7 @@ def find(reference: str) -> type[Spider]:
 
 
 def find_use_case(reference: str) -> "UseCase":
-    """Return the use case that `file.py`, `file.py:object` or `module:object` refers to.
+    """Return the use case *reference*: `file.py`, `file.py:object` or `module:object`.
 
     Raises `UsageError` with a list of the available use cases.
     """
@@ -101,10 +101,10 @@ def find_use_case(reference: str) -> "UseCase":
 
 
 def _load_named(text: str) -> tuple[ModuleType, str, str] | None:
-    """Return the module that *text* names, an object's name in the module, and the location.
+    """Return the module that *text* names, an object's name in it, and the module's path or name.
 
-    The object's name is "" if *text* is only a path. Return None if *text* names no module and is
-    no path. A path to a missing file raises `SpiderError`.
+    The object's name is "" if *text* is only a path. Return None if *text* is neither a path nor
+    `module:object`. A path to a missing file raises `SpiderError`.
     """
     path, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if path.endswith(".py") or "/" in path or _is_file(Path(path)):
@@ -120,7 +120,7 @@ def _is_file(path: Path) -> bool:
 
 
 def name_of(text: str) -> str:
-    """Return *text* if it is a plain name; otherwise find the spider, and return its name."""
+    """Return *text* if it can be a name; otherwise find the spider, and return its name."""
     return text if is_name(text) else find(text).name
 
 
@@ -192,7 +192,7 @@ def _by_name(name: str) -> type[Spider]:
         return matching_spiders[0].spider_class
     broken_files = [entry for entry in entries if isinstance(entry, BrokenFile)]
     for entry in broken_files:
-        # The spider in a broken file is unknown, so compare the file's name.
+        # The spider in a broken file is unknown, so compare *name* with the file's name.
         if entry.path.stem == name:
             raise entry.error
     raise SpiderError(_no_such(name, [entry.name for entry in spiders], broken_files))
@@ -237,7 +237,7 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
 
 
 def _spiders(module: ModuleType) -> list[type[Spider]]:
-    """Return the spiders that *module* itself defines, except base classes without a name."""
+    """Return the spiders that *module* itself defines, except classes with an empty `name`."""
     return [
         spider_class
         for spider_class in vars(module).values()
@@ -251,8 +251,8 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
 class _UncachedLoader(SourceFileLoader):
     """A loader that compiles a file at each load, as Python does with a script.
 
-    The import system would reuse cached bytecode if a change within the same second keeps the
-    file's size, such as a change of one digit.
+    The import system would reuse old bytecode after a quick change of one digit, because the file's
+    size and its time in seconds stay the same.
     """
 
     def get_code(self, fullname: str) -> CodeType:

@@ -43,8 +43,8 @@ def _raise(error: BaseException) -> NoReturn:
 
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run the coroutines *loops* during the block; an error in one does not end the others."""
-    # Do not use a task group. It would cancel the crawl if a coroutine fails at a closed terminal.
+    """Run *loops* during the block; an error of one coroutine does not end the others."""
+    # Use no task group, which would cancel the crawl if a coroutine fails at a closed terminal.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield

@@ -47,12 +47,12 @@ logger = logging.getLogger(__name__)
 #: Thresholds of the cyclic garbage collector. A crawl creates almost no reference cycles, and
 #: Python's default thresholds cost a tenth of the crawl's CPU time.
 GARBAGE_AFTER = (10_000, 20, 20)
-#: Size in bytes of a block that is allocated and freed once. After this glibc keeps up to twice
-#: this size as free memory for the next page (mallopt(3)). By default glibc would keep only 128
-#: KiB, and each page would need new memory from the system.
+#: Size in bytes of a block that is allocated and freed once. After the free, glibc keeps up to
+#: twice this size as free memory for the next page (mallopt(3)). By default glibc would keep only
+#: 128 KiB, and each page would need new memory from the system.
 _FREED_ONCE = 8 << 20
 
-#: Commands and their lines in `--help`, because loading all modules for these lines would be slow.
+#: The line of each command in `--help`; to load all modules for these lines would be slow.
 COMMANDS = {
     "demo": "Crawl a bundled bookshop, offline.",
     "new": "Write a first spider file.",
@@ -90,7 +90,7 @@ COMMANDS = {
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
-#: For each command that is in a module of another name, the module's name in `cli.commands`.
+#: The module in `cli.commands` of each command whose module does not have the command's name.
 _MODULES = {
     **dict.fromkeys(("new", "check", "list"), "spider_files"),
     **dict.fromkeys(("serve", "dashboard"), "serving"),
@@ -100,9 +100,9 @@ _MODULES = {
     **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
-#: Error numbers of a full disk, by which a failed write to stdout is recognized.
+#: Error numbers of a failed write to stdout, for example because the disk is full.
 _OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-#: Environment variable by which a shell asks click for completions.
+#: Environment variable that a shell sets to get completions from click.
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 
 _EPILOG = """\
@@ -205,7 +205,7 @@ class _Commands(click.Group):
 
 
 def _installed_commands() -> dict[str, str]:
-    """Return the packages of the commands that other packages add, by name."""
+    """Return the package of each command that another package adds, by the command's name."""
     from crawlcw import extensions  # it takes 8 ms to load, and most commands do not need it
 
     commands: dict[str, str] = {}
@@ -235,7 +235,7 @@ def installed_command(name: str) -> click.Command | None:
 
 @click.group(
     cls=_Commands,
-    # Without `invoke_without_command` click raises an error, and the help becomes one line.
+    # Without `invoke_without_command`, click would raise an error for `crawlcw` alone.
     invoke_without_command=True,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -281,13 +281,13 @@ def main() -> NoReturn:
         try:
             stream.flush()
         except OSError:
-            # Discard the buffer, or Python flushes it at exit, fails, and exits with code 120.
+            # Discard the buffer. Otherwise Python's flush at exit fails, and the exit code is 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
 
 
 def _is_coloured() -> bool | None:
-    """Return False if the user wants no colours, or None to show colours only on a terminal."""
+    """Return False to show no colours, or None to show colours only on a terminal."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if is_plain else None
 
@@ -303,7 +303,7 @@ def _fill_standard_descriptors() -> None:
     """Open /dev/null for each closed file descriptor of stdin, stdout and stderr.
 
     Without /dev/null, a new file or socket could get the number of stdout. Printed text would then
-    go into that file, and uvloop would abort the process when uvloop closes that file.
+    go into the new file, and uvloop would abort the process if uvloop closes the file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

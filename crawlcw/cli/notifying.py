@@ -11,9 +11,9 @@ from crawlcw.model.sanitize import printable, redacted
 
 @asynccontextmanager
 async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, object]]:
-    """Post a message to the webhook of *settings*, if it is set, at the end of the block.
+    """At the end of the block, post a message to the webhook of *settings*, if there is one.
 
-    The code in the `with` block adds the report and the exit code to the yielded message. If a
+    The code in the `async with` block gets the message, and adds the report and the exit code. If a
     `CrawlcwError` ends the block, the message contains the error.
     """
     notice: dict[str, object] = {

@@ -21,9 +21,9 @@ from crawlcw.model.sanitize import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Key in click's `meta`. Its value is the URL of the user's ledger, or None for a temporary ledger.
+#: Key in click's `meta` for the URL of the user's ledger (None for a temporary ledger).
 LEDGER = "crawlcw.ledger"
-#: Parts of a ledger URL that may contain a password: after the user name, or in a URL parameter.
+#: A part of a ledger URL that may be a password: after the user name, or in a URL parameter.
 _SECRET = re.compile(r"://[^@]*:.*@|[?&][^=]*pass", re.IGNORECASE)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -47,7 +47,7 @@ arguments_option = click.option(
 def command_line(command: str, *arguments: str, ledger: str | None = None) -> str:
     """Return a command line for the user to paste, with the same `--ledger` as this command.
 
-    The URL *ledger* replaces the `--ledger` of this command.
+    If *ledger* is given, `--ledger` has this URL instead.
     """
     ctx = click.get_current_context(silent=True)
     url = ledger or (ctx.meta.get(LEDGER) if ctx else None)
@@ -95,8 +95,8 @@ def _parse_duration(_: click.Context, param: click.Parameter, text: str | None) 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
     """Return the settings of a crawl; *spider* is None for a crawl without a spider.
 
-    The first of these sources with a setting wins: *assignments*, environment, project, spider.
-    Raises `SettingsError`.
+    If several sources have a setting, the first of these wins: *assignments*, environment, project,
+    spider. Raises `SettingsError`.
     """
     return layered(
         Settings() if spider is None else spider.settings,

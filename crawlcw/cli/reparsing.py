@@ -38,7 +38,7 @@ from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.task import DONE, Record, Task
 from crawlcw.model.transitions import Failed, Settlement, reparse
 
-#: Maximum number of pages, and of items, in one write to the ledger.
+#: Maximum number of pages, and maximum number of items, in one write to the ledger.
 _COMMIT_SIZE = 100
 _GROUP_ITEMS = 1_000
 
@@ -85,7 +85,7 @@ class Reparser:
             elapsed=timedelta(seconds=info.elapsed if info else 0),
             truncated=((info and info.truncated) or "bytes") if stored_response.is_cut else None,
         )
-        # Add the page's host to the scope, because the crawl has fetched the page.
+        # The crawl has fetched the page, so the page's host belongs to the scope.
         self.runner.scope.hosts.add(task.host)
         try:
             response = replaced(await self._after_response(response), request=request)
@@ -115,7 +115,7 @@ class Saving:
     ledger: Ledger
     kept_versions: int
     adder: TaskAdder
-    duplicates: Duplicates | None  #: drops items with recorded keys; None: items have no keys
+    duplicates: Duplicates | None  #: drops items whose keys are recorded, or None
     pages: int = 0  #: number of pages whose items were replaced
     items: int = 0
     links: int = 0  #: number of new links
@@ -180,7 +180,7 @@ async def reparser_of(
     `UsageError` without warcio.
     """
     hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}
-    # The spider's state is opened to read; changes by pages are not written.
+    # The spider's state is opened only to read, so callbacks' changes of the state are not written.
     state = KeptState(spider, ledger)
     await state.open()
     check_installed()

@@ -24,14 +24,14 @@ R = TypeVar("R")
 
 #: The statuses of tasks that no worker has leased.
 UNLEASED = tuple(status for status in Status if status is not Status.PROCESSING)
-#: Characters that `_prefix` leaves as they are in a URL; `%` is one of these characters.
+#: Characters of a URL that `_prefix` does not quote: all visible ASCII, even `%`.
 _ASCII = "".join(map(chr, range(33, 127)))
 _JSON = "Print one JSON object for programs, with the number of tasks."
 _DRY_RUN = "Change nothing: only count the tasks."
 
 
 def task_of(ledger: Ledger, key: str) -> bytes:
-    """Return the id of the task with this key or, in a crawl, this URL; raises `UsageError`."""
+    """Return the id of the task with this key (in a crawl, a URL); raises `UsageError`."""
     if ledger.kind.tracked:
         from crawlcw.tracking import keys  # imported late: crawls do not need it
 
@@ -62,7 +62,7 @@ def any_reason(text: str, reasons: Collection[Reason] = tuple(Reason)) -> Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The values of the options that select tasks; without values all tasks are selected."""
+    """The values of the options that select tasks. `Selection()` selects all tasks."""
 
     statuses: tuple[Status, ...] = ()  #: empty: any status
     reason: Reason | None = None
@@ -98,7 +98,7 @@ class Selection:
         return TaskFilter(
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
-            # For a use case, do not normalize `host` (a stage) and `url_prefix` (a key's start).
+            # In a use case `host` is a stage and `url_prefix` the start of a key: do not normalize.
             host=self.host if is_tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,
@@ -115,7 +115,7 @@ def selection_options(
     reason: Callable[[str], Reason] = any_reason,
     host_names: Sequence[str] = ("--host",),
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Return a decorator that adds options to select tasks, as the parameter `selection`.
+    """Return a decorator that adds options, and passes their values as the parameter `selection`.
 
     The function *reason* parses a reason's name, and raises `UsageError` for an unknown name.
     """
@@ -173,10 +173,11 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
 def print_count(
     count: Count, message: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
 ) -> None:
-    """Print how many tasks a command changed, or would change, as JSON or as *message*.
+    """Print *message*, or a JSON object with the number of tasks that a command changed.
 
-    The JSON object has `at_least` if there may be more tasks. *at_work* is the number of tasks that
-    do not change because workers have leased them. If *at_work* is None, no such number is printed.
+    The JSON object has `at_least: true` if there may be more tasks. *at_work* is the number of
+    tasks that do not change because workers have leased them. If *at_work* is None, no such number
+    is printed.
     """
     numbers = {"tasks": count.number, "dry_run": dry_run}
     if not count.is_exact:
@@ -209,5 +210,5 @@ def _prefix(text: str | None) -> str | None:
         ) from None
     if not slash and "?" in authority:
         raise UsageError(f"--url-prefix {text!r} has no path: write http://host/?...")
-    # Quote the path without normalizing it: normalization could drop the prefix's last characters.
+    # Quote the path but do not normalize it, which could drop the last characters of the prefix.
     return origin + quote(path, safe=_ASCII)

@@ -118,7 +118,7 @@ def _has_too_many_failures(report: Report, limit: int | float) -> bool:
 
 
 def last_line(report: Report, faults: Sequence[str]) -> str:
-    """Return the last line of a crawl's output, with the reason of the end and the faults."""
+    """Return the last line of a crawl's output: the reason why it ended, and its faults."""
     fault_text = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
     if report.drained and report.counts is not None and report.counts.total == 0:
         add_command = command_line("add", report.spider, "URL")

@@ -141,7 +141,7 @@ async def _parse_all(
 
 
 def _count_fault(record: Record, kind: str, reason: str, numbers: _ParseCounts) -> None:
-    """Count a faulty page, and show the page if it is among the first faulty pages."""
+    """Count a page that has a fault, and show it if it is one of the first such pages."""
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _MAX_SHOWN_REASONS:
         url = printable(record.task.url, limit=400)

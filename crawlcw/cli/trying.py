@@ -1,7 +1,7 @@
 """Fetch and parse one page as a crawl would, without recording the page.
 
-The commands `fetch`, `parse` and `shell` use this module. A page is fetched by the rules of a crawl
-for robots.txt, redirects, private addresses, time limits and scope, but without delays.
+The commands `fetch`, `parse` and `shell` use this module. A page is fetched as in a crawl, without
+delays: the crawl's rules hold for robots.txt, redirects, private addresses, time limits and scope.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def spider_or_any(spider: str | None, arguments: Sequence[str]) -> Spider:
 
 @asynccontextmanager
 async def open_sessions(spider: Spider) -> AsyncIterator[Ledger | None]:
-    """Open a ledger in memory for the sessions of *spider*, or None if *spider* does not log in."""
+    """Open a ledger in memory for the sessions of *spider*; yield None if it has no login."""
     if not logs_in(spider):
         yield None
         return
@@ -121,7 +121,7 @@ class Trial:
     async def fetch(self, request: Request) -> Response:
         """Return the final response after redirects, with any status; raises `FetchError`.
 
-        A spider with a login logs in before the fetch, and again if the response shows a logout.
+        A spider with a login logs in before the fetch, and again if the site has ended the session.
         """
         location, _ = request.identity()
         try:
@@ -150,7 +150,7 @@ class Trial:
             except LoggedOutError as error:
                 response = error.response
                 message = f"HTTP {response.status} for {response.url}, with a logged-in session"
-                # Log in again if the session was from an earlier login.
+                # Fetch the page again with another session, unless the page itself has failed.
                 if session is None or await self._sessions.logged_out(
                     session, task, message, by_callback=False
                 ):
@@ -207,8 +207,8 @@ async def open_trial(
 ) -> AsyncIterator[Trial]:
     """Open a `Trial` for *url*, and start the spider; raises `UsageError` for an invalid URL.
 
-    *url* may lead to a private address, because the user has typed *url*. *sessions* is the ledger
-    that stores the spider's logins; if it is None, the logins end with the `Trial`. Raises
+    *url* may have a private address, because the user has typed *url*. *sessions* is the ledger
+    that stores the spider's login sessions, or None to forget the sessions at the end. Raises
     `SpiderError` for an invalid `login_when`.
     """
     try:

@@ -65,17 +65,17 @@ def command(
 ) -> int:
     """Add pages to the spider NAME, or tasks to the use case NAME.
 
-    Pages and tasks that the ledger has already do not change. To visit pages again use `crawlcw
-    recrawl`; to start tasks again use `crawlcw reset`.
+    The command does not change pages and tasks that are already in the ledger. To visit pages again
+    use `crawlcw recrawl`; to start tasks again use `crawlcw reset`.
 
     For a spider, SOURCE is a URL, a file, or - for standard input. A line is a URL, or a JSON
     object with `url` and other arguments of a Request: method, callback, context, priority ... The
-    command refuses a link that the crawl would not follow, such as a link out of scope; the exit
-    code is 2 if the command refuses all links. A running crawl starts new pages within a second.
+    command refuses a URL that the crawl would not follow, such as a URL out of scope. If the
+    command refuses all URLs, the exit code is 2. A running crawl starts new pages within a second.
 
     For a use case, SOURCE is one file, or - for standard input. A plain line is the key of a task.
     A line of JSON is a key, or an object with `key` and optionally `data`, `priority` and `stage`.
-    Without `data`, all fields of the object or CSV row except these four are the task's data.
+    Without `data`, all other fields of the object or CSV row are the task's data.
     """
     spider_name = name if _is_bare(name) else loading.name_of(name)
     kind = loop.run(_recorded_kind(spider_name, ledger_url))
@@ -113,7 +113,7 @@ def _is_bare(name: str) -> bool:
 
 
 async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
-    """Return the kind of the ledger recorded under *name*, or None if there is no such ledger."""
+    """Return the recorded kind of the ledger *name*, or None if there is no ledger *name*."""
     settings = options.settings_of()
     opening = open_ledger(ledger_url, name, settings=settings, create=False, kind=None)
     try:

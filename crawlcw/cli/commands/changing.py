@@ -184,9 +184,9 @@ async def purge(choice: Choice) -> None:
     """Delete tasks of NAME and the items of these tasks. No command restores them.
 
     NAME is a use case or a spider. KEY is a task's key, or its URL in a crawl. Tasks must match all
-    given options. The command does not delete tasks that a worker has leased. The next link to a
-    deleted page adds the page again, and the next run adds the start URLs again. `crawlcw drop`
-    deletes everything.
+    given options. The command does not delete tasks that a worker has leased. A crawl adds a
+    deleted page again if it finds a link to the page; the next run adds the start URLs. `crawlcw
+    drop` deletes everything.
     """
     choice.check()
     count, at_work = await choice.count(UNLEASED)
@@ -265,11 +265,11 @@ def _failure_reason(text: str) -> Reason:
 async def retry_failed(
     subject: Subject, *, selection: Selection, dry_run: bool, as_json: bool
 ) -> None:
-    """Set failed tasks of SPIDER to todo again, as if never tried.
+    """Set failed tasks of SPIDER to todo again, as if they were never tried.
 
     SPIDER names a spider as in `crawlcw run`, or a use case. Failed tasks are the tasks that wait
-    for another attempt, and the tasks that a crawl has given up. Unwanted tasks (robots.txt, out of
-    scope ...) do not change. For use cases, --host means the stage.
+    for another attempt, and the tasks that a crawl has given up. Tasks that the crawl refused
+    (robots.txt, out of scope ...) do not change. For use cases, --host means the stage.
     """
     async with subject.opened() as ledger:
         task_filter = selection.filter(ledger)
@@ -301,10 +301,10 @@ async def recrawl(
 ) -> None:
     """Let the next run visit all finished pages of SPIDER (or the pages of the URLs) again.
 
-    The requests are conditional, so the crawl parses only pages that changed after the last visit,
-    and replaces the items of these pages. `crawlcw reset SPIDER --all` lets it parse all pages
-    again, for example after a change of the spider. With --status ignored, or a --reason, the
-    command chooses ignored pages instead of finished ones.
+    The crawl sends conditional requests (If-None-Match), so it parses only pages that changed after
+    the last visit. It replaces the items of these pages. `crawlcw reset SPIDER --all` lets it parse
+    all pages again, for example after a change of the spider. With `--status ignored` or with
+    --reason, the command chooses ignored pages, not finished pages.
     """
     if selection.host is not None:
         selection = replace(selection, host=host_of(selection.host))

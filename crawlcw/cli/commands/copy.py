@@ -29,10 +29,10 @@ def command(
     """Copy all data of NAME, a spider or a use case, to another ledger.
 
     The command copies tasks, items, hosts and notes between any of SQLite, MongoDB and PostgreSQL,
-    and compares the copy with the original. The command refuses if workers are at work on NAME
-    (`crawlcw stop NAME --wait` ends them), or if the target has tasks of NAME. The command first
-    deletes the data of an interrupted copy. Files of `keep_bodies` and `save_to` are not copied, so
-    both ledgers refer to the same files.
+    and compares the copy with the original. The command copies nothing if workers are at work on
+    NAME (`crawlcw stop NAME --wait` ends them), or if the target has tasks of NAME. If an earlier
+    copy was interrupted, the command first deletes its data from the target. Files of `keep_bodies`
+    and `save_to` are not copied, so both ledgers refer to the same files.
     """
     logs.set_up(log_level or "info")
     if source_url == target_url:

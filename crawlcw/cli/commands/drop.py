@@ -15,9 +15,10 @@ from crawlcw.errors import LedgerFormatError
 async def command(subject: Subject, *, yes: bool, as_json: bool) -> None:
     """Delete all data of NAME, a spider or a use case.
 
-    The command deletes the tasks, items, hosts and notes of NAME. The command refuses if workers
-    are at work on NAME; `crawlcw stop NAME --wait` ends the workers. An SQLite file keeps its size
-    and reuses the space. The command does not delete files of `keep_bodies` and `save_to`.
+    The command deletes the tasks, items, hosts and notes of NAME. The command deletes nothing if
+    workers are at work on NAME; `crawlcw stop NAME --wait` ends them. An SQLite file keeps its
+    size; later data uses the free space. The command does not delete files of `keep_bodies` and
+    `save_to`.
     """
     name, settings = subject.name, options.settings_of()
     try:

@@ -56,7 +56,7 @@ async def command(
     gs:// and other remote stores need `pip install 'crawlcw[remote]'`.
 
     SPIDER names a spider as in `crawlcw run`. The tasks of a use case have results instead of
-    items, which `crawlcw tasks NAME --json` shows.
+    items; `crawlcw tasks NAME --json` shows the results.
     """
     names = None if fields is None else _names(fields)
     item_selection = ItemSelection(

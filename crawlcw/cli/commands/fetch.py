@@ -35,7 +35,7 @@ def command(
     The request obeys robots.txt and follows redirects. The command decodes the body, cuts it after
     `max_body` bytes, and writes a line about the response to stderr. Nothing is recorded.
 
-    The exit code is 3 without a response, or if the status is not between 200 and 299.
+    The exit code is 3 if there is no response, or if its status is not between 200 and 299.
     """
     loaded_spider = trying.spider_or_any(spider, arguments)
     settings = options.settings_of(loaded_spider, assignments)

@@ -30,7 +30,7 @@ class Row:
     name: str
     counts: Counts
     owner: str | None
-    delay: float  #: current delay between two requests, in seconds
+    delay: float  #: current delay between two requests to the host, in seconds
     resting_until: datetime | None
     failures: int  #: consecutive failures of the host
     given_up: str | None
@@ -66,7 +66,7 @@ async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
 
 
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
-    """Yield the recorded hosts by name, then the hosts that have tasks but no record yet."""
+    """Yield the recorded hosts, sorted by name; then yield hosts with tasks but no record."""
     is_tracked = ledger.kind.tracked
     is_paused = not is_tracked and Control.of(await ledger.notes.control()).paused is not None
     counts = await ledger.hosts.counts()

@@ -25,7 +25,7 @@ def guide(*, name: str | None, as_json: bool) -> None:
     """Show a page of the manual, or without PAGE the list of pages.
 
     On a terminal the command fits the page to the terminal's width, and shows the page in a pager
-    ($PAGER). Into a pipe or a file the command writes Markdown.
+    ($PAGER). The command writes Markdown if its output is a pipe or a file.
     """
     if as_json:
         for manual_page in all_pages() if name is None else [page(name)]:

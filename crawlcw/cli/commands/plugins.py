@@ -16,7 +16,7 @@ from crawlcw.feeds import forms
 from crawlcw.feeds.target import BUILT_IN
 from crawlcw.model.sanitize import printable
 
-#: For each group of extensions, the function that loads and checks an extension.
+#: The function that loads and checks an extension, by the group of the extension.
 _LOADER_BY_GROUP: dict[str, Callable[[str], Any]] = {
     extensions.COMMANDS: main.installed_command,
     extensions.FEEDS: forms.writer_class,
@@ -31,9 +31,9 @@ def command(*, as_json: bool) -> None:
     """List the commands, feeds, layers and stores that installed packages add.
 
     The command shows a state for each extension. Users can name an active extension in a command or
-    a setting. An idle layer is installed, and neither the setting `layers` nor the spider names it.
-    A hidden extension has the same name as a part of crawlcw or as an extension of another package.
-    A broken extension cannot be loaded.
+    a setting. An idle layer is not in use, because neither the setting `layers` nor the spider
+    names it. A hidden extension cannot be used, because a part of crawlcw or an extension of
+    another package has its name. A broken extension cannot be loaded.
     """
     rows = list(_rows())
     if as_json:
@@ -79,7 +79,7 @@ def _rows() -> Iterator[dict[str, str]]:
 
 
 def _built_in(entry_point: EntryPoint) -> str | None:
-    """Return `crawlcw` if a part of crawlcw has the extension's name and so hides it, or None."""
+    """Return `crawlcw` if a part of crawlcw has the extension's name, or None if no part has it."""
     names = {
         extensions.COMMANDS: main.COMMANDS,
         extensions.FEEDS: BUILT_IN,

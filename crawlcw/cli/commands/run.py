@@ -98,11 +98,12 @@ def command(
     released. A second signal stops the crawl at once. The same command resumes the crawl later.
 
     The crawl runs in a worker process. The command restarts a crashed worker, and ignores a page
-    that crashes workers repeatedly. It waits 1 s before the first restart, and twice as long before
-    each next restart in a row. After five crashes in a row, the command does not restart the
-    worker. A finished or quarantined page ends a row of crashes. With --processes 0 no process
-    restarts the crawl after a crash. With several workers the exit code is the worst code of a
-    worker, in this order from good to bad: 0, 130, 3, 2, 69, 78, 70.
+    that crashes workers repeatedly. It waits 1 s before the first restart, and doubles the wait
+    before each next restart. After five crashes in a row, the command does not restart the worker.
+    If a worker finishes a page or runs a quarantined page, the number of crashes and the wait start
+    again. With --processes 0 no process restarts the crawl after a crash. With several workers the
+    exit code is the worst code of a worker, in this order from good to bad: 0, 130, 3, 2, 69, 78,
+    70.
 
     The exit code is 3 if the crawl has ended with a fault. These are faults: no finished page, a
     given-up host, more given-up pages than max_failures allows, a broken callback, no successful
@@ -131,7 +132,7 @@ def command(
         secure_descriptors(settings.concurrency)
         return loaded_spider, settings
 
-    # Disable the collector while modules load, because loading creates no garbage.
+    # Disable the garbage collector while modules load, because loading creates no garbage.
     gc.disable()
     if channel is not None:
         has_metrics = metrics_port is not None

@@ -18,7 +18,8 @@ from crawlcw.ledger_opening import open_ledger, recorded_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Limit of the wait for an unavailable ledger. The wait is short, because clients retry anyway.
+#: Maximum time to wait until an unavailable ledger works again. The wait is short, because clients
+#: retry anyway.
 _GIVE_UP = timedelta(seconds=3)
 #: Syntax of a bearer token (RFC 6750, b64token).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -93,7 +94,7 @@ def serve(
 
     /openapi.json describes the API. Clients must send a token, unless the server listens on
     loopback only. Any number of servers may use one ledger. After SIGTERM or SIGINT the server
-    answers the current requests, then ends.
+    answers the current requests, and then the server ends.
     """
     from crawlcw.tracking import Tracker, UseCase  # `dashboard` does not need it
 
@@ -150,7 +151,7 @@ def dashboard(
 
     SPIDER names a spider as in `crawlcw run`, or a use case. The page loads nothing from other
     servers. Browsers must send a token, unless the server listens on loopback only. SIGTERM or
-    SIGINT ends the dashboard, but no crawl.
+    SIGINT ends the dashboard, but does not end a crawl.
     """
     logs.set_up(log_level or "warning", log_format=log_format)
     token = _access_token(token_file)

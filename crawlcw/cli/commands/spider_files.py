@@ -219,7 +219,7 @@ def listing(*, as_json: bool) -> None:
 
 
 def _about(spider: ListedSpider) -> str:
-    """Return the first line of the class's docstring, or else of its module's docstring."""
+    """Return the first line of the docstring of the class or, if it has none, of its module."""
     docstring = spider.spider_class.__doc__ or getattr(
         inspect.getmodule(spider.spider_class), "__doc__", None
     )

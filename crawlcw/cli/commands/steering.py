@@ -78,8 +78,8 @@ async def set_(
     """Change settings of the crawls of SPIDER while they run, or show the changes.
 
     NAME is concurrency, delay or per_host_concurrency; NAME= resets the setting. The change applies
-    to running workers within a second, and to crawls that start later. The limits of single hosts
-    in the spider's `limits` do not change.
+    to running workers within a second, and to crawls that start later. The command does not change
+    the spider's `limits`, which are limits of single hosts.
     """
     changes = _changes(assignments)
     if reset:
@@ -155,7 +155,7 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
 
 
 async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
-    """Wait for workers that started before *stopped_at* to end; return how many still run."""
+    """Wait until all workers that started before *stopped_at* end; return how many still run."""
     with anyio.move_on_after(limit.total_seconds()):
         while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # poll the ledger
             await anyio.sleep(_POLL_EVERY)
@@ -180,7 +180,7 @@ async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int
 
 
 def _follow_note(workers: int) -> str:
-    """Return a phrase that says how many workers will follow a change, and how soon."""
+    """Return a text with the number of workers that will follow a change, and the maximum time."""
     if not workers:
         return "no worker is at work"
     follow = "follows" if workers == 1 else "follow"

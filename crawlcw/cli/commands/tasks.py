@@ -59,7 +59,7 @@ async def tasks(
 ) -> None:
     """List tasks of NAME, a use case or a spider, with the last changed task first.
 
-    Each row has the task's time, status, URL or key, callback and depth, last error, and worker. A
+    Each row has a task's time, status, URL (or key), callback, depth, last error and worker. A
     narrow terminal shows the URL on its own line. `crawlcw show NAME URL` shows the history of one
     task.
     """
@@ -94,7 +94,7 @@ async def tasks(
 
 
 async def _task_json(ledger: Ledger, record: Record, items: bool) -> str:
-    """Return a task as a JSON object; with *items*, read the task's items from the ledger too."""
+    """Return a task as a JSON object; if *items* is true, the object also has the task's items."""
     fields = _fields(record)
     if items:
         full_record = await ledger.tasks.get(record.task.id)
@@ -166,9 +166,10 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     """Show the history of one URL of NAME: its discovery, attempts and items.
 
     NAME is a spider or a use case. For a use case, URL is the key of a task. If the ledger does not
-    have the URL, the command says whether a crawl would follow a link to it, and the exit code is
-    2. A crawl refuses a link that is out of scope, forbidden by robots.txt, on a given-up host, or
-    part of an endless series of URLs (a trap). The crawl may also have dropped the link.
+    have the URL, the exit code is 2, and the command says whether a crawl would follow a link to
+    the URL. A crawl refuses a link if it is out of scope, if robots.txt forbids it, if its host is
+    given up, or if it looks like a trap (an endless series of URLs). A crawl may also have dropped
+    a link that it would follow now.
     """
     async with subject.opened() as ledger:
         record = await ledger.tasks.get(task_of(ledger, key))
@@ -259,7 +260,7 @@ def _time_text(time: datetime) -> str:
 
 
 async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
-    """Raise a `UsageError` that says why a URL is unknown; *as_json* also prints JSON."""
+    """Raise a `UsageError` that says why a URL is unknown; if *as_json*, print JSON before that."""
     refusal, explanation = (
         (None, "no task has this key")
         if ledger.kind.tracked
@@ -273,7 +274,7 @@ async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool
 
 
 async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
-    """Return a crawl's refusal of links to *key* (None: no refusal), and why *key* is unknown."""
+    """Return why a crawl refuses links to *key* (or None), and a text why *key* is unknown."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 
     try:

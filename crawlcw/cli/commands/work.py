@@ -55,7 +55,7 @@ def command(
     log_format: str,
     quiet: bool,
 ) -> int:
-    """Work on the tasks of a use case until a signal, or with --drain until all tasks are done.
+    """Work on the tasks of a use case until a signal comes; --drain ends it after the last task.
 
     MODULE:OBJECT is a `crawlcw.tracking.UseCase`: package.module:object,
     file.py:object, or file.py if it declares only one use case. Any number of workers, on any

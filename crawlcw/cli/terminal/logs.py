@@ -35,8 +35,8 @@ R = TypeVar("R")
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
 _INDENT = "    "
-#: Maximum length of text that is searched for passwords. Messages are cut only after the search,
-#: because a cut could hide the end of a password.
+#: Maximum length of text that is searched for passwords. A message is cut after the search, because
+#: the search would not find half of a password.
 _LONGEST_READ = 20_000
 _SHOWN_RECORDS = 5
 _COUNT_EVERY = 60.0
@@ -99,7 +99,7 @@ def set_up(
     *environment*. Raises `UsageError` if *file* cannot be written.
     """
     stream = None if file is None else _appending(file)
-    # An error of the log (disk full, pipe closed) must not end a crawl.
+    # A failed write of a log record (disk full, pipe closed) must not end a crawl.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     handler = TerseHandler(stream=stream)
@@ -146,7 +146,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, pid, message, and the record's extra fields.
 
-    Each record of crawlcw has a field `event`, whose values stay the same if messages change.
+    Each record of crawlcw has a field `event`, which stays the same even if the message changes.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -198,8 +198,8 @@ def _plain(value: object) -> Any:
 class TerseHandler(logging.Handler):
     """Writes log records to *stream*, or to the current `sys.stderr`, and counts repeated records.
 
-    In each minute the handler writes the first five records with the same event and reason. Then it
-    writes the number of further such records. Only records of crawlcw are counted; records of a
+    In each minute the handler writes the first five records with the same fields `event` and
+    `reason`. At the end of the minute it writes how many such records it has left out. Records of a
     spider and debug records are always written.
     """
 

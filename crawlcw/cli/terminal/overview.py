@@ -20,7 +20,7 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-#: Number of lines outside of the tables, and number of lines of each table besides its rows.
+#: Number of lines outside of the tables, and number of lines of a table that are not rows.
 _FRAME, _TABLE = 8, 4
 _LONGEST_NAME = 50
 _DRAINED = "drained: nothing is left to do"

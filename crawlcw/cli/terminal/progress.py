@@ -1,7 +1,7 @@
 """Measure a crawl's counts and rate, and make the tables at the crawl's end.
 
-`live` draws counts and rate on a terminal; without a terminal they are logged every ten seconds.
-Counting the tasks of a large ledger takes long, so the process counts for at most 5 % of its time.
+`live` draws counts and rate on a terminal; without a terminal they are logged every ten seconds. A
+count of all tasks may take long, so the process spends at most 5 % of its time on counts.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: The next count of tasks starts after this multiple of the time that the last count took.
+#: The pause between two counts of tasks is this multiple of the time that a count took.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _MAX_ROWS = 8
@@ -55,7 +55,7 @@ class RunningCrawl(Protocol):
 
     @property
     def stats(self) -> Counters:
-        """The counters of this crawl, which exclude other crawls on the same ledger."""
+        """The counters of this crawl; they do not count other crawls of the same ledger."""
 
     @property
     def idle_reason(self) -> IdleReason | None:
@@ -235,7 +235,7 @@ def _names_part(report: Report) -> dict[str, str]:
 
 
 def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
-    """Return the first `_MAX_ROWS` numbers as texts, and the sum of all further numbers."""
+    """Return the first `_MAX_ROWS` counts as texts, and the sum of all further counts."""
     entries = list(numbers.items())
     rows = {printable(name): f"{number:,}" for name, number in entries[:_MAX_ROWS]}
     if remainder := entries[_MAX_ROWS:]:

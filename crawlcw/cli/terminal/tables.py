@@ -41,7 +41,7 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def stalls(counters: Counters) -> dict[str, str]:
-    """Return a row about stalls of the event loop, or no row if the loop did not stall."""
+    """Return a row about stalls of the event loop, or `{}` if the loop did not stall."""
     longest = format_duration(timedelta(seconds=counters.longest_stall))
     text = f"{counters.stalls:,} times, {longest} at most"
     return {"event loop blocked": text} if counters.stalls else {}
@@ -58,7 +58,7 @@ def terminal_width() -> int | None:
 
 
 def wrapped(text: str, *, indent: int) -> str:
-    """Break *text* for a terminal into lines indented by *indent* spaces, except the first line."""
+    """Break *text* into lines for a terminal; indent all lines but the first by *indent* spaces."""
     width = terminal_width()
     if width is None:
         return text
@@ -72,7 +72,7 @@ def padded(text: str, width: int) -> str:
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print a table, with rules of ASCII characters if the stream cannot write Unicode."""
+    """Print a table; if the stream cannot write Unicode, draw the table's lines with `-`."""
     stream = sys.stderr if err else sys.stdout
     takes_unicode = (stream.encoding or "").lower().startswith("utf")
     click.echo(text if takes_unicode else text.replace("─", "-"), err=err)
