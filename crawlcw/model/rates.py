@@ -30,8 +30,8 @@ _COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
 class Vitals:
     """The counts and the state of a worker at one moment."""
 
-    finished: int = 0  #: tasks finished since the worker's start, without redirects
-    failed: int = 0  #: failed attempts since the worker's start, without final failures
+    finished: int = 0  #: tasks finished since the worker's start; redirects do not count
+    failed: int = 0  #: failed attempts since the worker's start; final attempts do not count
     ignored: int = 0  #: tasks that became ignored since the worker's start
     items: int = 0  #: items recorded since the worker's start
     bytes: int = 0  #: bytes of decoded bodies since the worker's start
@@ -135,7 +135,7 @@ def minute_of(moment: datetime) -> datetime:
 
 
 def first_read(start: datetime) -> datetime:
-    """Return the time from which `spans` needs points for a result that begins at *start*."""
+    """Return the earliest time of the points that `spans` needs for a result from *start* on."""
     return start - _LONGEST_STEP
 
 

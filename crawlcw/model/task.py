@@ -97,7 +97,7 @@ class RequestOptions:
 
 
 _NAMES = tuple(field.name for field in fields(RequestOptions))
-#: The options of each request that sets no option. Code tests for this object by `is`.
+#: The options of each request that sets no option. Compare with this object by `is`.
 NO_OPTIONS = RequestOptions()
 
 
@@ -126,7 +126,7 @@ class Task:
 
     id: bytes  #: 16 bytes, see `task_id`
     url: str  #: the URL without userinfo and fragment; the key of a tracked task
-    host: str  #: host and port for politeness; the stage of a tracked task
+    host: str  #: host and port whose limits apply; the stage of a tracked task
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None

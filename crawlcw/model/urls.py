@@ -54,7 +54,7 @@ _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
 _PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+/)(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_FOLDER = re.compile(rf"(https?://[a-z0-9.:-]+)(/(?:{_NAME}/)*)")
 _ESCAPE = r"%(?:[2-7][0-9A-Fa-f]|[0-9A-Fa-f][a-f]|[a-f][0-9A-Fa-f])|%(?![0-9A-Fa-f]{2})"
-#: The escapes and the characters of an address that the URL's identity writes differently.
+#: Finds the escapes and the characters in an address that have another form in the identity.
 _IN_PATH = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@-]")
 _IN_QUERY = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@?-]")
 
@@ -140,7 +140,7 @@ def _locate(url: str) -> Location | Refusal:
 
 
 def _locate_plain(url: str) -> Location | None:
-    """Locate *url* without a parser; return None if it does not consist of plain names."""
+    """Locate *url* without a parser; return None if a name in its path is not plain."""
     match = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
     folder_parts = None if match is None else _plain_folder(match[1])
     return None if folder_parts is None else Location(url, url, folder_parts[2])
@@ -274,7 +274,7 @@ def _is_of_its_scheme(href: str) -> bool:
 
 
 def _resolve_plain(folder: str, href: str) -> Location | None:
-    """Locate a link of plain names in *folder* without a parser; return None for other links."""
+    """Locate *href* in *folder* without a parser; return None if a name in *href* is not plain."""
     if not href:
         return _locate_plain(folder)
     if len(folder) + len(href) > LONGEST_CACHED:

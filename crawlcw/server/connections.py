@@ -205,8 +205,8 @@ class _Connection(asyncio.Protocol):
             rejected_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
-            # Read the request until the timer ends. TCP resets a connection that is closed with
-            # unread data, and the client then loses the response.
+            # Read the rest of the request until the timer closes the connection. TCP resets a
+            # connection that is closed with unread data, and the client then loses the response.
             self._set_timer(_LAST_RESPONSE_S)
         else:
             self._transport.abort()

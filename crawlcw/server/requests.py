@@ -159,7 +159,7 @@ class Failed(Report):
 
 
 class Ignored(Report):
-    """The worker has found that the task is unwanted, so that it ends as ignored."""
+    """The worker has found that the task is unwanted, so the task ends as ignored."""
 
     status: Literal["ignored"]
     message: str = Field(alias="error")

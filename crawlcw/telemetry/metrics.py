@@ -224,7 +224,7 @@ def counters_of(stats: Stats) -> dict[str, Values]:
 
 
 def by_label(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return *counts* by label value; `other` counts invalid values and values above the limit."""
+    """Return *counts* by label value; the label `other` sums up invalid and surplus values."""
     totals: dict[str, float] = {}
     for name, number in counts.items():
         is_label = _LABEL_VALUE.match(name) is not None and (

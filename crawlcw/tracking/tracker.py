@@ -53,7 +53,7 @@ CHUNK_SIZE = 500
 
 
 class TrackerOpening(Generic[TrackerT]):
-    """A tracker that `await` or `async with` opens; `async with` also closes the tracker."""
+    """Opens a tracker by `await` or by `async with`, which also closes the tracker."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, TrackerT]) -> None:
         self._coroutine = coroutine

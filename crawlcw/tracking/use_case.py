@@ -67,7 +67,7 @@ class UseCase:
         return self.first_stage if stage == NO_STAGE else stage
 
     def stored_stages(self, stages: Iterable[str]) -> tuple[str, ...]:
-        """Return *stages*; append `NO_STAGE` if *stages* contains the first stage."""
+        """Return *stages*; if the first stage is in *stages*, append its other name `NO_STAGE`."""
         names = dict.fromkeys(stages)
         return (
             (*names, NO_STAGE) if self.first_stage in names and NO_STAGE not in names else (*names,)
