@@ -53,7 +53,7 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
-    #: Library of `css` and `css_first`: "lexbor", or "parsel" for selectors as in Scrapy.
+    #: The library behind `css` and `css_first`: "lexbor", or "parsel" for Scrapy's selectors.
     _selector_library: str = "lexbor"
     #: The trees that the crawl has made before the callback; None if the crawl made none.
     trees: Trees | None = None

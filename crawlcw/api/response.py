@@ -134,7 +134,7 @@ class Response(Document):
         #: The `playwright.async_api.Page` of a page that was rendered in a browser; it is open
         #: until the callback ends.
         self.page: Any = None
-        #: The callback of the last `follow` without options, and a request that `follow` copies.
+        #: The callback of the last `follow` without options, and the request to copy for each link.
         self._link_template: tuple[Callback | None, Request] | None = None
 
     @property
@@ -236,7 +236,7 @@ class Response(Document):
         return locations
 
     def _location_of(self, address: str | None, target: "Link") -> Location | Refusal:
-        """Return the location of a link of the page; *target* is the node with the *address*."""
+        """Return the location of *address*, which a link of the page has; *target* is the link."""
         if address is None:
             tag_prefix = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
             return Refusal(Reason.URL_INVALID, f"{tag_prefix}no link")

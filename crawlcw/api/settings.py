@@ -43,8 +43,7 @@ _PREFIX = "CRAWLCW_"
 #: Environment variables that are not settings; variables for tests begin with `_OF_TESTS`.
 _OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_PASSING_LEDGER", "CRAWLCW_TOKEN")
 _OF_TESTS = "CRAWLCW_TEST_"
-#: One quarter of the memory budget is for bodies of responses. This part must hold at least one
-#: body.
+#: One quarter of the memory budget is for bodies; this quarter must hold at least one body.
 BUDGET_IN_BODIES = 4
 _AN_INSTANT = timedelta(milliseconds=1)
 

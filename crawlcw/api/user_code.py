@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class EscapedError(Exception):
-    """User code raised an error that would end the process or the asyncio task of the call."""
+    """User code raised an error that would end the process, or the asyncio task that calls it."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)  # makes the error picklable

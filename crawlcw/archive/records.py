@@ -105,7 +105,7 @@ class Record:
         """Return the response."""
         sent_at = datetime.now(UTC)
         response = await call_next(attempt, request)
-        # The WARC file does not repeat a body that was saved to a file.
+        # The WARC file does not repeat a body that `save_to` has written to its own file.
         if attempt.exchanges is not None and response.file is None:
             # Hooks and sessions may add a signature or a key to the URL, which must not be stored.
             url = response.url if request.url == attempt.url else attempt.url
