@@ -142,7 +142,7 @@ def documents_of(
 def _fields(
     columns: tuple[str, ...],
 ) -> tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]:
-    """Return the fields that *columns* store, and the fields that need a conversion."""
+    """Return the fields that are stored in *columns*, and those of them that need a conversion."""
     names = ["_id" if name == "id" else name for name in columns]
     return names, [(name, _FROM_COLUMN[name]) for name in names if name in _FROM_COLUMN]
 
@@ -191,7 +191,7 @@ def _untagged(value: dict[str, Any]) -> Any:
     return value
 
 
-# Create the encoder once, because its creation takes longer than to encode most values.
+# Create the encoder once, because its creation takes longer than the encoding of most values.
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
 )

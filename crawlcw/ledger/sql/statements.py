@@ -49,7 +49,7 @@ class Statements:
         )
 
         # Test the priority too, so that the condition is one range of the index. Without the
-        # priority, the database would also read all tasks that are due later.
+        # priority, the database would also read tasks that are not due yet.
         condition = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
         self.page = f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {due} WHERE {condition}"
         self.page_of_host = (
@@ -138,7 +138,7 @@ class Statements:
         tasks, index = tables.tasks, tables.changed_index
         count = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
-        #: Each row has a value, a status and a number of tasks; a value can have several rows.
+        #: Each row has a value, a status and a number of tasks; rows may have the same value.
         self.groups = {
             Dimension.HOST: (
                 f"SELECT host, status, {count} {tables.host_index} GROUP BY host, status"
@@ -190,7 +190,8 @@ class Statements:
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
         host_columns = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        #: Maps a part of the ledger to a pair: columns and table as SQL, and the column to sort by.
+        #: Map from a part of the ledger to SQL (for columns and table) and to the column to sort
+        #: by.
         self.raw = {
             Part.TASKS: (f"{columns}, {pointers}, {number} FROM {tasks}", position),
             Part.HOSTS: (f"{host_columns} FROM {tables.hosts}", position),

@@ -2,7 +2,7 @@
 
 Every operation is one function, which runs on a worker thread in one transaction. The statements do
 not run on the thread one by one, because a switch to a thread costs more than a statement. A
-hundred claims take 0.2 ms; with a switch to a thread for each statement they would take 6-12 ms.
+hundred claims take 0.2 ms; with a thread switch for each statement, the claims would take 6-12 ms.
 """
 
 import os
