@@ -14,7 +14,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 #: Exit codes of a worker, from the best to the worst: success, a stop by the user, faults of web
-#: sites, faults that the user can correct, crashes.
+#: sites, three kinds of faults that the user can correct, crashes.
 _FROM_GOOD_TO_BAD = (OK, INTERRUPTED, NOT_WELL, USAGE, UNAVAILABLE, CONFIGURATION, INTERNAL)
 
 

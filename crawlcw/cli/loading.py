@@ -302,7 +302,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def _allow_imports_from(*folders: Path) -> None:
-    """Let a spider import modules from *folders*, such as the folder of its file."""
+    """Add *folders* to `sys.path`, so that a spider can import modules from there."""
     for folder in map(str, folders):
         # Append the folder at the end, because a spider in queue.py must not hide the module
         # `queue`.
@@ -331,7 +331,8 @@ def _spider_error(source: str, error: BaseException) -> SpiderError:
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # Name the file of the outermost frame, the user's file. Inner frames may be in a library.
+    # Name the file of the outermost frame, because this file is the user's. Inner frames may be in
+    # a library.
     lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
     position = f"{_relative_path(frames[0].filename)}, line {lines[-1]}" if frames else source
     return SpiderError(f"{position}: {message}")

@@ -126,7 +126,7 @@ Exit codes:
 
 
 class _ReaderGoneError(Exception):
-    """The program that reads the output has closed the pipe."""
+    """Raised if the program that reads the output has closed the pipe."""
 
 
 class _Commands(click.Group):

@@ -10,7 +10,7 @@ from crawlcw.api.request import Request
 from crawlcw.errors import CrawlcwError, UsageError
 
 _REQUEST_ARGUMENTS = frozenset(inspect.signature(Request).parameters) - {"unknown"}
-#: First characters of a line of JSON, with which no URL begins.
+#: The possible first characters of a line of JSON; no URL begins with one of them.
 _JSON = ("{", '"')
 
 

@@ -76,9 +76,9 @@ def show_report(report: Report, output: Output, *, settings: Settings) -> int:
 
 
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
-    """Return a crawl's faults as parts of a sentence; with any fault the exit code is 3.
+    """Return a crawl's faults as parts of a sentence. The exit code is 3 if there is any fault.
 
-    *max_failures* is the number of pages that may fail. A float is the proportion of all pages.
+    *max_failures* is the number of pages that may fail or, as a float, their part of all pages.
     """
     rule = FINISH_RULES[report.finish_reason]
     if rule.fault:

@@ -110,7 +110,7 @@ class _Stop:
         at_once: bool,
         obeyed_event: threading.Event,
     ) -> None:
-        """Report a blocked event loop; after the second signal, end the process anyway."""
+        """If the event loop is blocked, log it; after the second signal, end the process."""
         if obeyed_event.wait(_OBEY_WITHIN_S):
             return
         location = blockable.stuck_in()
@@ -160,7 +160,7 @@ def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
     """During the block, SIGTSTP suspends the workers and this process; SIGCONT resumes all of them.
 
     *send* sends a signal to the workers, which do not receive the terminal's signals. If this
-    process ignores SIGTSTP, as a background job does, the block changes nothing.
+    process ignores SIGTSTP, for example as a background job, the block changes nothing.
     """
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
         yield

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-#: Seconds that the live table waits for slow counts before it draws without them.
+#: Seconds that the live table waits for slow counts; after that it is drawn without new counts.
 _MAX_WAIT = 0.5
 
 

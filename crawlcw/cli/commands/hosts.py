@@ -46,7 +46,7 @@ class Row:
 async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
     """Show the state of each host of SPIDER, and why the host waits.
 
-    Hosts with many waiting tasks come first; with --json the hosts are in the order of their names.
+    The table begins with the hosts that have most waiting tasks; --json sorts the hosts by name.
     SPIDER names a spider as in `crawlcw run`, or a use case. For a use case the command shows each
     stage like a host. The exit code is 2 if the ledger has no tasks of SPIDER.
     """

@@ -71,8 +71,8 @@ def _command(link: re.Match[str]) -> str:
 def settings(*, as_json: bool) -> None:
     """List every setting with its default, unit and purpose.
 
-    Write a setting into the spider's class, into [tool.crawlcw] of pyproject.toml, into the
-    variable CRAWLCW_NAME, or give it as -s NAME=VALUE. The last place wins.
+    Set a setting in the spider's class, in [tool.crawlcw] of pyproject.toml, in the environment
+    variable CRAWLCW_NAME, or by -s NAME=VALUE. The last of these that sets the setting wins.
     """
     from crawlcw.api.settings import described  # slow to import, and not needed by `guide`
 

@@ -80,7 +80,7 @@ async def command(
     no tasks of SPIDER.
 
     --watch shows the speed and the workers of a running crawl, and why hosts wait or fail. --watch
-    works on any machine that reaches the crawl's ledger. On a terminal --watch draws a live table;
+    works on any machine that can open the crawl's ledger. On a terminal --watch draws a live table;
     into a pipe it prints one line for each interval.
     """
     if every is not None and not watched:
