@@ -48,8 +48,8 @@ class MovedPages:
         - The target is another spelling of the task's URL, so the target cannot be another task.
         - The request is a form or has `dont_filter`, so its URL cannot identify the request.
         - The target is on the same host, and a pool of proxies is used. One proxy must send all
-        hops, because a site may redirect each proxy to another URL, so that the hops of two proxies
-        never end.
+          hops, because a site may redirect each proxy to another URL, so that the hops of two
+          proxies never end.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):

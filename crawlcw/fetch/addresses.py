@@ -135,9 +135,9 @@ class AddressGuard:
     """Allows connections to public addresses and to hosts that the user has named.
 
     - *start_origins* are the `Location.host` of the start URLs. A start URL's host may have a
-    private address. If *start_origins* gives a port, only that port is allowed. Without a port, 80
-    and 443 are allowed. If a start URL's host name ever had a public address, the name may not have
-    a private address (see `resolved`).
+      private address. If *start_origins* gives a port, only that port is allowed. Without a port,
+      80 and 443 are allowed. If a start URL's host name ever had a public address, the name may not
+      have a private address (see `resolved`).
     - *allow_private* names hosts that may have private addresses. A name without a port allows all
       usual ports.
     - *public_names* remembers public names for other processes and later crawls. Without

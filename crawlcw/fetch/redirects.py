@@ -54,7 +54,7 @@ class FollowRedirects:
     - Before a target is requested, it must be in scope and allowed by robots.txt, and the host's
       delay must have passed. For a redirect of robots.txt, only the host's delay counts.
     - The layer returns a redirect and does not follow it in three cases: `Attempt.follows` returns
-    false, the status is accepted as a page (see `is_page`), or the request was a probe.
+      false, the status is accepted as a page (see `is_page`), or the request was a probe.
     - `Response.url` is the target of the last redirect, `Response.request` is the attempt's
       request, and `elapsed` is the sum of all hops.
     """
