@@ -37,7 +37,7 @@ _MAX_PART_WAIT_S = 5.0
 class Admission:
     """Implements `redirects.Admission`: checks scope and robots.txt, and waits for slots of hosts.
 
-    If `opening` is None, as in `crawlcw fetch`, a request does not wait for a slot.
+    In `crawlcw fetch`, `opening` (the part that opens hosts) is None: no request waits for a slot.
     """
 
     # `robots` and `opening` are set later, because both send requests through this object.

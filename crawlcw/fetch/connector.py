@@ -2,8 +2,8 @@
 
 If a server sends two responses to one HTTP/1.1 request, the second response looks like the response
 to the next request. One rule limits the damage of such second responses. If a byte arrives while a
-connection is idle, the connector closes all idle connections to that origin. From then on, a
-connection to that origin serves only one request. The rule also applies to unread bytes in the
+connection is idle, the connector closes all idle connections to the same origin. From then on, a
+connection to this origin serves only one request. The rule also applies to unread bytes in the
 socket, and to a second response that directly follows the first response. If a second response
 arrives after crawlcw has sent the next request, crawlcw cannot notice this, and records the second
 response as the next page. HTTP/2 is not offered, because aiohttp does not support it.

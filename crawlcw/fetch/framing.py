@@ -60,7 +60,7 @@ def mended(head: bytes) -> bytes:
 
 
 class Chunks:
-    """Decodes a body in chunks, after aiohttp's parser has parsed the response's head.
+    """Decodes a body with chunked transfer coding, after aiohttp has parsed the response's head.
 
     Blanks and extensions after a chunk's size are ignored, and lines may end with a bare line feed.
     """

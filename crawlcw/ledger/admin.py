@@ -209,8 +209,8 @@ class Admin:
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Set `refused-depth` tasks to `todo`, due now; return the number of these tasks.
 
-        Tasks up to *max_depth* change, or all of them if *max_depth* is None. `Hosts.wake` wakes
-        the hosts of these tasks. A caller may repeat the change, which runs in batches.
+        Only tasks whose depth is at most *max_depth* change; None means all tasks. `Hosts.wake`
+        wakes the hosts of these tasks. A caller may repeat the change, which runs in batches.
         """
         now = self._store.now()
         ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)

@@ -2,9 +2,10 @@
 
 A key is reserved before the outcome with its item is committed:
 
-    _id       digest of the key, in hex task      id of the task that has the key, in hex fence
-    fence of the lease under which the task reserved the key previous  id of the task that had the
-    key before, if that task had recorded an item
+    _id       digest of the key, in hex
+    task      id of the task that has the key, in hex
+    fence     fence of the lease under which the task reserved the key
+    previous  id of the task that had the key before, if that task had recorded an item
 
 The task has the key if it has committed an outcome since then, or still has the lease of this
 fence. A reservation whose worker has crashed is free, so that another task may reserve the key.

@@ -91,7 +91,7 @@ class TaskFilter:
     def applicable(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
         """Return this filter, restricted to the tasks that *change* can change.
 
-        If *change* ends leases, the new filter selects only tasks whose lease has ended at *now*.
+        If *change* removes leases, the new filter selects only tasks whose lease has expired.
         """
         selection = self.with_statuses(change.from_statuses)
         return replace(selection, due_by=now) if change.ends_leases else selection

@@ -113,7 +113,7 @@ class Breaker:
     """
 
     failures: int = 0  #: number of faults since the breaker was last closed
-    failing_since: float | None = None  #: time of the first fault in the row
+    failing_since: float | None = None  #: time of the first of these faults
     rest_end: float | None = None  #: end of the pause after the last fault
     opened_at: float = float("-inf")
 

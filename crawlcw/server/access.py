@@ -34,7 +34,7 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether each request must carry the token."""
+        """Whether each request must carry the server's access token."""
         return self._token is not None
 
     def check(self, request: web.Request) -> None:
