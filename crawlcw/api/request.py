@@ -51,6 +51,9 @@ class Request:
       The ledger stores the proxy's URL, including the password.
     - *cookies*: additional cookies, stored in the ledger and sent only to the request's origin.
     - *dont_filter*: make one more task even if the URL already has a task.
+    - *fingerprint*: bytes that identify the request's task in place of the method, URL and body.
+      Requests to one host with the same *fingerprint* are one task. The task's id contains a digest
+      of the *fingerprint*; the ledger stores the *fingerprint* nowhere else.
     - *changed*: when the page last changed, if you know it. A run fetches the page again, once, if
       the page's last visit was before *changed*. *each_run*: fetch the page in each run.
     - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: settings for this request only. A
@@ -72,6 +75,7 @@ class Request:
         "context",
         "dont_filter",
         "errback",
+        "fingerprint",
         "headers",
         "method",
         "options",
@@ -108,6 +112,7 @@ class Request:
         session: str | None = None,
         proxy: str | None = None,
         cookies: Mapping[str, str] | None = None,
+        fingerprint: bytes | None = None,
         **unknown: Never,
     ) -> None:
         for name in unknown:
@@ -118,6 +123,8 @@ class Request:
             raise SpiderError(f"Request(priority={priority!r}) must be a whole number, -100 to 100")
         if not isinstance(body, bytes | str | None):
             raise SpiderError(f"Request(body=...) takes bytes or text, not {type(body).__name__}")
+        if fingerprint is not None and not (isinstance(fingerprint, bytes) and fingerprint):
+            raise SpiderError(f"Request(fingerprint={fingerprint!r}) must be bytes, and not empty")
         self._refusal: Refusal | None = None
         self._location: Location | None = None
         self.url = url
@@ -133,6 +140,7 @@ class Request:
         self.context = context
         self.priority = priority
         self.dont_filter = dont_filter
+        self.fingerprint = fingerprint
         if changed is not None:
             changed = _in_utc(changed)
         self.changed = EACH_RUN if each_run else changed
@@ -208,6 +216,7 @@ class Request:
         request.context = task.context
         request.priority = task.priority
         request.dont_filter = False
+        request.fingerprint = None  # the task's id has only a digest of the fingerprint
         request.changed = None
         request.options = task.options
         return request
@@ -220,7 +229,10 @@ class Request:
         headers: Sequence[tuple[str, str]] = (),
         body: bytes | None = None,
     ) -> Self:
-        """Return a request for *url*, with the callback and options of this request."""
+        """Return a request for *url*, with the callback and options of this request.
+
+        A request for another URL has no fingerprint, because it is another task.
+        """
         request = type(self)(
             url,
             self.callback,
@@ -231,6 +243,7 @@ class Request:
             errback=self.errback,
         )
         request.context = self.context
+        request.fingerprint = self.fingerprint if url == self.url else None
         request.options = self.options
         if self.options.cookies and urls.origin_of(url) != urls.origin_of(self.url):
             request.options = replace(self.options, cookies=None)
@@ -250,6 +263,7 @@ class Request:
         twin.context = self.context
         twin.priority = self.priority
         twin.dont_filter = self.dont_filter
+        twin.fingerprint = self.fingerprint
         twin.changed = self.changed
         twin.options = self.options
         return twin
@@ -263,6 +277,7 @@ class Request:
             or self.body is not None
             or self.changed is not None
             or self.dont_filter
+            or self.fingerprint is not None
             or self.method != "GET"
             or location.url != self.url
         ):
@@ -298,10 +313,13 @@ class Request:
                 return result
             location = result
         is_plain = self.body is None and self.method == "GET" and not self.dont_filter
-        if is_plain and len(self.url) <= urls.LONGEST_CACHED:
+        if is_plain and self.fingerprint is None and len(self.url) <= urls.LONGEST_CACHED:
             return location, _id_of_get(location.host, location.canonical)
         salt = salt if self.dont_filter else b""
-        return location, task_id(location, method=self.method, body=self.body or b"", salt=salt)
+        body, fingerprint = self.body or b"", self.fingerprint
+        return location, task_id(
+            location, method=self.method, body=body, salt=salt, fingerprint=fingerprint
+        )
 
     def task(
         self,

@@ -245,14 +245,24 @@ def key_id(key: str) -> bytes:
 
 
 def task_id(
-    location: Location, *, method: str = "GET", body: bytes = b"", salt: bytes = b""
+    location: Location,
+    *,
+    method: str = "GET",
+    body: bytes = b"",
+    salt: bytes = b"",
+    fingerprint: bytes | None = None,
 ) -> bytes:
     """Return the 16-byte id of the task for a request.
 
     The id begins with the host's digest, so that the tasks of a host are adjacent in the index.
-    Requests that differ only in *salt* are different tasks, see `Request.dont_filter`.
+    Requests that differ only in *salt* are different tasks, see `Request.dont_filter`. A
+    *fingerprint* replaces the method, the URL and the body.
     """
-    content = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
+    if fingerprint is None:
+        content = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
+    else:
+        # No other content begins with a line end, because a method is never empty.
+        content = b"\n".join((b"", fingerprint, salt))
     return (
         blake2b(location.host.encode(), digest_size=HOST_BYTES).digest()
         + blake2b(content, digest_size=_REQUEST_BYTES).digest()

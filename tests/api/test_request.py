@@ -231,6 +231,27 @@ def test_a_salt_counts_only_where_filtering_is_off():
     assert request.identity(b"1")[1] == request.task(now=START, salt=b"1").id
 
 
+def test_a_fingerprint_identifies_a_request_in_place_of_method_url_and_body():
+    request = Request(URL, fingerprint=b"book 7")
+    same = Request(f"{URL}?from=list", json={"a": 1}, fingerprint=b"book 7")
+
+    assert same.identity()[1] == request.identity()[1] == request.task(now=START).id
+    others = [
+        Request(URL),
+        Request(URL, fingerprint=b"book 8"),
+        Request("https://b.example/page", fingerprint=b"book 7"),
+        request.retargeted(f"{URL}/moved"),
+        Request.of(request.task(now=START)),
+    ]
+    assert request.identity()[1] not in {other.identity()[1] for other in others}
+
+
+@pytest.mark.parametrize("fingerprint", [b"", "text", 7])
+def test_a_fingerprint_is_bytes(fingerprint: Any):
+    with pytest.raises(SpiderError, match="must be bytes"):
+        Request(URL, fingerprint=fingerprint)
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

@@ -372,6 +372,34 @@ class Chain(Spider):
             yield Request(f"{response.url}{n}", context={"last": True})
 
 
+class Products(Spider):
+    name = "books"
+    start_urls = ("http://h0.com/",)
+
+    def parse(self, response: Any) -> Any:
+        for path in ("p?id=1", "p?id=1&from=list", "q?id=2"):
+            product = path.partition("id=")[2][:1]
+            yield response.follow(path, self.parse_product, fingerprint=product.encode())
+
+    def parse_product(self, response: Any) -> Any:
+        yield {"url": response.url}
+
+
+async def test_nothing_is_wrong_with_tasks_that_a_fingerprint_identifies(ledger_url: str):
+    pages = dict.fromkeys((f"http://h0.com/{path}" for path in ("", "p?id=1", "q?id=2")), "<p>")
+
+    report = await run_spider(Products(), ledger=ledger_url, downloader=ReplayDownloader(pages))
+
+    assert (report.pages, report.items, report.given_up) == (3, 2, 0)
+    ledger = await open_for_inspection(ledger_url, "books")
+    try:
+        examined = await doctor.examine(ledger)
+    finally:
+        await ledger.close()
+    assert examined is not None
+    assert (examined.tasks, examined.findings) == (3, {})
+
+
 class SlowReplay(ReplayDownloader):
     """Downloader with slow answers, so that examinations run between the writes."""
 

@@ -36,7 +36,7 @@ ROWS = (
         spider=spiders.Plain,
         shows=names("Spider", "name settings limits allowed_hosts invalid_items start logger")
         | names("Request", "url callback method headers body json data context priority")
-        | names("Request", "dont_filter timeout truncate max_body max_depth cookies")
+        | names("Request", "dont_filter fingerprint timeout truncate max_body max_depth cookies")
         | names("Response", "request context status json size follow css"),
     ),
     Row(spider=spiders.Keyed, shows=names("Spider", "item_key")),

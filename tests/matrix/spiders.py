@@ -71,6 +71,8 @@ class Plain(Tree):
         yield Request(f"{self.base}/echo/3", self.parse_echo, headers={"X-Kind": "h"})
         yield Request(f"{self.base}/echo/4", self.parse_echo, cookies={"k": "c"})
         yield Request(f"{self.base}/echo/4", self.parse_echo, dont_filter=True, max_depth=0)
+        yield Request(f"{self.base}/echo/5", self.parse_echo, fingerprint=b"fifth")
+        yield Request(f"{self.base}/echo/6", self.parse_echo, fingerprint=b"fifth")
 
     def parse(self, response):
         self.logger.debug("one page")
