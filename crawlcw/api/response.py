@@ -99,6 +99,9 @@ class Response(Document):
     """
 
     feed = feed_of
+    #: Whether the response is a page for the callback; a hook or a layer may set it. With None, the
+    #: status decides.
+    is_page: bool | None = None
 
     def __init__(
         self,

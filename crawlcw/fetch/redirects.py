@@ -176,7 +176,9 @@ def loop_message(url: str, *, cookies: bool = False) -> str:
 
 
 def is_page(response: Response, request: Request, settings: Settings) -> bool:
-    """Return whether the status of *response* makes it a page for a callback."""
+    """Return whether *response* is a page for a callback: a layer or its status decides."""
+    if response.is_page is not None:
+        return response.is_page
     accepted = request.options.accept_statuses
     if accepted is None:
         accepted = settings.accept_statuses

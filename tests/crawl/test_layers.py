@@ -306,6 +306,29 @@ async def test_a_layer_may_answer_by_itself(tmp_path: Path):
     assert (report.items, web.requested_urls) == (1, [])
 
 
+@pytest.mark.parametrize(
+    ("status", "is_page", "items"),
+    [(404, True, 1), (404, None, 0), (302, True, 1), (200, False, 0), (200, None, 1)],
+)
+async def test_a_layer_says_whether_a_response_is_a_page(
+    status: int, is_page: bool | None, items: int, tmp_path: Path
+):
+    async def judging(attempt: Any, request: Any, call_next: Any) -> Response:
+        response: Response = await call_next(attempt, request)
+        response.is_page = is_page
+        return response
+
+    web = ReplayDownloader(
+        {HOME: Replay(status=status, headers={"Location": "/next"}, body=b"text")}
+    )
+
+    report = await crawled(crawler(judging, errors=[]), web, tmp_path)
+
+    assert (report.items, report.pages) == (items, items)
+    assert report.failures == ({} if items else {"http-status": 1})
+    assert web.requested_urls == [HOME]
+
+
 async def test_the_settings_name_layers_below_those_of_the_spider(tmp_path: Path):
     OfSettings.made.clear()
     name = f"{__name__}:OfSettings"

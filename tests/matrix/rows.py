@@ -58,7 +58,7 @@ ROWS = (
         shows=names("Spider", "downloader before_request after_response")
         | names("Request", "set_header"),
     ),
-    Row(spider=spiders.Layered, shows=names("Spider", "layers")),
+    Row(spider=spiders.Layered, shows=names("Spider", "layers") | names("Response", "is_page")),
     Row(spider=spiders.Items, shows=names("Spider", "item")),
     Row(
         spider=spiders.Ruled,

@@ -194,6 +194,7 @@ class Again:
         await call_next(attempt, request)
         response = await call_next(attempt, request)
         response.headers["x-asked"] = "twice"
+        response.is_page = True
         return response
 
 
