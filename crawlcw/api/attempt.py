@@ -126,7 +126,8 @@ class LoggedOutError(Exception):
 class Attempt:
     """One attempt at a request; the end of its `async with` block closes its resources.
 
-    A layer may read `request`, `purpose`, `session` and `proxy`. All other fields are internal.
+    A layer may read `request`, `number`, `purpose`, `session` and `proxy`. All other fields are
+    internal.
     """
 
     request: Request  #: the request before any redirect or layer
@@ -151,6 +152,11 @@ class Attempt:
     memory: list[Share] | None = None
     slot: Callable[[], None] | None = None  #: frees the held slot
     slot_host: str = ""  #: the slot's host
+
+    @property
+    def number(self) -> int:
+        """The number of the attempt at its page: 1 for the first attempt, 2 after one failure."""
+        return 1
 
     @property
     def waits_for_memory(self) -> bool:
@@ -231,8 +237,11 @@ class Layer(Protocol):
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
         """Return the response to *request*, usually the response that *call_next* returns.
 
-        *call_next* takes the attempt and a request to the same origin. A layer may call *call_next*
-        again. The repeated call waits for the previous call's end, and then for the host's delay.
+        *call_next* takes the attempt and a request to the same origin. If the request has a `proxy`
+        or a `timeout`, it applies to this exchange only. The layer cannot change other options.
+
+        A layer may call *call_next* again. The repeated call waits for the previous call's end, and
+        then for the host's delay.
         """
 
 

@@ -66,6 +66,11 @@ class PageAttempt(Attempt):
     latency: float = 0.0  #: seconds until the response, excluding stalls of the event loop
     denial: Reason | None = None  #: ban or logout that the response shows, or None
 
+    @property
+    def number(self) -> int:
+        """See `Attempt.number`."""
+        return self.lease.task.retry + 1
+
 
 @dataclass
 class Causes:

@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, cast
@@ -35,6 +36,7 @@ from crawlcw.fetch.redirects import Admission
 from crawlcw.model import urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import describe_error, printable
+from crawlcw.model.task import RequestOptions
 
 logger = logging.getLogger(__name__)
 
@@ -151,8 +153,19 @@ def _to_send(request: object, original: Request) -> Request:
         )
     # Copying the request checks its values, because a hook may have assigned values of any type.
     outgoing = copied(request)
-    outgoing.options = original.options  # options of the task, such as its timeout
+    outgoing.options = _exchange_options(request, original)
     return outgoing
+
+
+def _exchange_options(request: Request, original: Request) -> RequestOptions:
+    """Return the options of *original*, with the proxy and timeout of *request* if it has them."""
+    options, kept = request.options, original.options
+    if options is kept:
+        return kept
+    # Make a request to check the values, because the user's code may have assigned any values.
+    checked = Request(request.url, proxy=options.proxy, timeout=options.timeout).options
+    proxy, timeout = checked.proxy or kept.proxy, checked.timeout or kept.timeout
+    return replace(kept, proxy=proxy, timeout=timeout)
 
 
 def made_by(spider: Spider, default: Downloader) -> Downloader:
@@ -179,7 +192,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
 
 
 class AttemptView:
-    """Read-only view of an attempt for a user's layer, with only four attributes."""
+    """Read-only view of an attempt for a user's layer, with only five attributes."""
 
     __slots__ = ("_attempt",)
 
@@ -189,9 +202,11 @@ class AttemptView:
     def __getattr__(self, name: str) -> Any:
         if name == "request":
             return copied(self._attempt.request)
-        if name in ("purpose", "session", "proxy"):
+        if name in ("number", "purpose", "session", "proxy"):
             return getattr(self._attempt, name)
-        raise AttributeError(f"an attempt has request, purpose, session and proxy, but no {name}")
+        raise AttributeError(
+            f"an attempt has request, number, purpose, session and proxy, but no {name}"
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         raise SpiderError(
@@ -229,10 +244,12 @@ class UserLayer:
             hop = _to_send(outgoing, request)
             calls += 1
             is_repeated = calls > 1
+            has_timeout = hop.options.timeout != request.options.timeout
+            send = self._send_in_time if has_timeout else self._send
             with deadline:
                 async with call_lock:
                     try:
-                        return await self._send(attempt, hop, call_next, is_repeated=is_repeated)
+                        return await send(attempt, hop, call_next, is_repeated=is_repeated)
                     except Exception as error:
                         lower_error = error
                         raise
@@ -275,6 +292,26 @@ class UserLayer:
             return await call_next(attempt, request)
         finally:
             attempt.deadline.pause()
+
+    async def _send_in_time(
+        self, attempt: Attempt, request: Request, call_next: Next, *, is_repeated: bool
+    ) -> Response:
+        """Send *request* with a deadline of its own, and pause the attempt's deadline."""
+        seconds, attempt_deadline = request.options.timeout, attempt.deadline
+        assert seconds is not None
+        attempt.deadline = deadline = Deadline()
+        try:
+            async with asyncio.timeout(seconds) as deadline.timeout:
+                with deadline:  # `_send` ends this pause, and begins it again
+                    return await self._send(attempt, request, call_next, is_repeated=is_repeated)
+        except TimeoutError:
+            if deadline.timeout is None or not deadline.timeout.expired():
+                raise
+            error = FetchError(Reason.TIMEOUT_TOTAL, f"no response within {seconds:g} s")
+            error.deadline, error.proxy = seconds, attempt.proxy
+            raise error from None
+        finally:
+            attempt.deadline = attempt_deadline
 
 
 class OwnDownloader:

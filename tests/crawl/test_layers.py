@@ -176,7 +176,7 @@ async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
         ({"elapsed": 5}, "TypeError: the elapsed of its Response is int"),
         ({"headers": {"ETag": 5}}, "TypeError: the header etag of its Response is not text"),
         ("request", "SpiderError: attempt.request cannot be set: pass another request to"),
-        ("deadline", "AttributeError: an attempt has request, purpose, session and proxy, but no"),
+        ("deadline", "AttributeError: an attempt has request, number, purpose, session and proxy,"),
     ],
 )
 async def test_any_other_error_fails_the_page_and_names_the_layer(
@@ -304,6 +304,51 @@ async def test_a_layer_may_answer_by_itself(tmp_path: Path):
     report = await crawled(crawler(Archive()), web, tmp_path)
 
     assert (report.items, web.requested_urls) == (1, [])
+
+
+async def test_a_layer_reads_the_number_of_the_attempt(tmp_path: Path):
+    numbers: list[int] = []
+
+    async def counting(attempt: Any, request: Any, call_next: Any) -> Response:
+        numbers.append(attempt.number)
+        return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+    web = ReplayDownloader({HOME: [Replay(status=500), Replay(status=500), "page"]})
+
+    report = await crawled(crawler(counting), web, tmp_path, backoff_base="0s", backoff_max="0s")
+
+    assert (report.items, numbers) == (1, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("page_timeout", "timeouts"), [("30s", (0.05, None)), ("50ms", (0.05, 30))]
+)
+async def test_a_layer_gives_one_exchange_a_timeout_of_its_own(
+    page_timeout: str, timeouts: tuple[float | None, ...], tmp_path: Path
+):
+    errors: list[FetchError] = []
+
+    class Slow(ReplayDownloader):
+        async def fetch(self, request: Any, *, url: str) -> Response:
+            await asyncio.sleep(0.3)
+            return await super().fetch(request, url=url)
+
+    async def patient(attempt: Any, request: Any, call_next: Any) -> Response:
+        for timeout in timeouts:
+            try:
+                return await call_next(  # type: ignore[no-any-return]
+                    attempt, Request(request.url, timeout=timeout)
+                )
+            except FetchError as error:
+                errors.append(error)
+        raise errors[-1]
+
+    report = await crawled(
+        crawler(patient), Slow({HOME: "page"}), tmp_path, timeout=page_timeout, max_retry=1
+    )
+
+    assert (report.items, report.failures) == (1, {})
+    assert [str(error) for error in errors] == ["timeout-total: no response within 0.05 s"]
 
 
 @pytest.mark.parametrize(

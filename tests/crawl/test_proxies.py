@@ -185,6 +185,28 @@ async def test_a_request_keeps_its_own_proxy_in_the_ledger_and_nobody_is_shown_t
     assert "s3cret" not in repr(record)
 
 
+async def test_a_layer_chooses_the_proxy_of_one_exchange(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    async def through_the_third(attempt: Any, request: Any, call_next: Any) -> Any:
+        await call_next(attempt, Request(request.url, proxy="direct"))
+        await call_next(attempt, request)
+        return await call_next(attempt, Request(request.url, proxy=three[2].url))
+
+    class Changing(ExitSpider):
+        layers = (through_the_third,)
+
+        async def start(self) -> Any:
+            yield Request(f"{site.url}/p/14", proxy=three[1].url)
+
+    report = await crawl(three[:1], Changing())
+
+    assert report.counts[Status.FINISHED] == 1
+    assert [visit.exit for visit in site.visits] == ["127.0.0.1", "127.0.0.3", "127.0.0.4"]
+    (record,) = await tasks(ledger_url)
+    assert record.task.options.proxy == three[1].url
+
+
 def test_the_password_of_a_proxy_is_in_no_text_of_settings_or_requests():
     settings = Settings(proxies="http://ann:s3cret@127.0.0.1:8080")
 
