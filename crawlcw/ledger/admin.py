@@ -1,8 +1,8 @@
 """Change or delete many tasks at once, without a lease of the tasks.
 
-A bulk change runs in batches, so that other writers never wait long, even if a million tasks
-change. The ledger reads a batch of tasks, and then changes each task only if the task still passes
-the filter. So a bulk change skips tasks that another process has claimed since the read.
+A bulk change runs in batches, so that other writers wait only for the end of one batch. The ledger
+reads a batch of tasks, and then changes each task only if the task still passes the filter. So a
+bulk change skips a task that another process has claimed after the ledger read the task.
 """
 
 import secrets
@@ -45,7 +45,7 @@ from crawlcw.model.transitions import (
     BulkChange,
 )
 
-#: Number of tasks in one command or transaction; other writers wait until the command ends.
+#: Number of tasks that one command or transaction changes; other writers wait until its end.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
 
@@ -56,13 +56,13 @@ class Admin:
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
-        #: Names of hosts that `admit_to_depth` must still wake for their admitted tasks.
+        #: Names of hosts that `admit_to_depth` must still wake for the tasks that it reopened.
         self._admitted_hosts: set[str] = set()
         #: Whether `revisit_due` must still wake the hosts of pages that became due.
         self._unwoken = False
 
     async def retry_failed(self, selection: TaskFilter) -> int:
-        """Set failed tasks to `todo` and due now, as if never tried; return their number.
+        """Set failed tasks to `todo` and due now, and reset their attempts; return their number.
 
         `retry_failed` changes the tasks in *selection* that failed or were ignored after a failure,
         but not tasks that were ignored as refused or out of scope. Leased tasks never change.
@@ -85,14 +85,14 @@ class Admin:
     async def reopen(
         self, selection: TaskFilter, *, stage: str | None = None, deletes_results: bool = False
     ) -> int:
-        """Set tasks without a lease to `todo`, due now, and reset attempts; return their number.
+        """Set tasks without a lease to `todo`, due now, with no attempts; return their number.
 
-        A task whose lease has expired counts as not leased. If *stage* is given, it becomes the
-        stage of tracked tasks. If *deletes_results* is true, `reopen` deletes the results of
-        tracked tasks. A spider's pages keep their callbacks and hosts, and `Hosts.wake_all` wakes
-        the hosts. `reopen` raises each task's fence by one, so that earlier reads and claims no
-        longer match. `reopen` skips tasks whose status changed at or after
-        `selection.changed_before`, or after the call, so it may be repeated.
+        A task whose lease has expired counts as not leased. If *stage* is given, tracked tasks move
+        to this stage. If *deletes_results* is true, `reopen` deletes the results of tracked tasks.
+        A spider's pages keep their callbacks and hosts. `reopen` calls `Hosts.wake_all`. `reopen`
+        raises each task's fence by one, so that earlier reads and claims no longer match. `reopen`
+        skips tasks whose status changed at or after `selection.changed_before`, or after the call,
+        so it may be repeated.
         """
         extra_fields: dict[str, Any] = {}
         if self._store.kind.tracked:
@@ -139,7 +139,7 @@ class Admin:
         choices: Iterable[TaskFilter],
         extra_fields: Mapping[str, Any] | None = None,
     ) -> int:
-        """Apply a bulk change to the tasks that pass a filter in *choices*; set *extra_fields*."""
+        """Apply *change* and *extra_fields* to the tasks that pass one of the filters *choices*."""
         now = self._store.now()
         total = 0
         for selection, part in product(choices, change.parts):
@@ -156,7 +156,7 @@ class Admin:
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """Set the priority of waiting tasks; return the number of changed tasks."""
-        # A delayed write must not change tasks that a worker claimed after this call.
+        # A late write must not change tasks that a worker claimed after the start of this call.
         waiting_tests = {"status": _WAITING, "update_time": AtMost(self._store.now())}
         writes = (
             Write(
@@ -174,11 +174,11 @@ class Admin:
     async def purge(self, selection: TaskFilter) -> int:
         """Delete tasks with their data; return the number of deleted tasks.
 
-        `purge` also deletes leased tasks if *selection* names their status. With
-        `selection.due_by`, `purge` deletes only leased tasks whose lease expired by that time.
+        `purge` also deletes leased tasks if *selection* names their status. If `selection.due_by`
+        is set, `purge` deletes a leased task only if its lease has expired by that time.
         """
-        # First delete the note about the seeds (start requests), because deleted seeds must not
-        # count as present after a crash.
+        # First delete the note `seeds` (start requests). Otherwise, after a crash, the ledger would
+        # say that it has start requests which it no longer has.
         await Notes(self._store).set_state({"seeds": None})
         # Delete leftovers of an earlier `purge` whose reply was lost.
         await self._store.writing(_delete, [], {})
@@ -187,7 +187,7 @@ class Admin:
         async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
         # Change the note `fed` last, because running crawls watch it. Until this note changes, a
-        # running crawl skips links to the tasks that the crawl has added.
+        # running crawl skips links to tasks that it added earlier, even if they are deleted now.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
@@ -200,7 +200,7 @@ class Admin:
         await self._store.drop()
 
     async def mend(self, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields if the stored task or host still equals *document*; return whether it does.
+        """Set fields if the stored task or host still equals *document*; return whether it did.
 
         *change* has fields of `TASK_STATE` or `HOST_STATE`; None removes a field.
         """
@@ -244,7 +244,7 @@ class Reopening:
         tests = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
-            # A delayed write must not change tasks that got their outcome after this call.
+            # A late write must not change tasks that got an outcome after the start of this call.
             "update_time": AtMost(now),
         }
         writes = [
@@ -272,7 +272,7 @@ class Reopening:
 
 
 def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
-    """Yield one filter for each status of the tasks that `retry-failed` tries again."""
+    """Yield one filter for each task status from which `retry-failed` tries tasks again."""
     for status in RETRY.from_statuses:
         failed = selection.with_statuses([status])
         retried = [reason for reason in Reason if transitions.retries(status, reason)]

@@ -113,7 +113,7 @@ def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
 
 
 def after_key(key: str | None) -> Where:
-    """Return a test for documents with a key above *key*, or for all if *key* is None."""
+    """Return a test for a key above *key*, or a test for every key if *key* is None."""
     return {} if key is None else {"_id": After(key)}
 
 
@@ -141,9 +141,9 @@ async def walk(
 ) -> AsyncGenerator[list[bytes], None]:
     """Yield batches of *ids*, or, if *ids* is None, of the ids of the tasks that pass *where*.
 
-    Without *ids*, the last changed task comes first. *run_read* calls a function that reads the
-    ledger, as `port.Store.reading` does. A later write must test each task again, because `walk`
-    does not test *ids*, and a task that `walk` has read may have changed since then.
+    Without *ids*, the task that changed most recently comes first. *run_read* calls a function that
+    reads the ledger; it may be `port.Store.reading`. A later write must test each task again,
+    because the task may have changed after the read, and because `walk` does not test *ids*.
     """
     if ids is not None:
         for batch in batches(dict.fromkeys(ids), batch_size):
@@ -178,10 +178,10 @@ def beginning_with(prefix: str) -> Within:
 
 
 def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:
-    """Return the filter with the host of its URL prefix, so that a store uses the host's index.
+    """Return *selection* with the host of its URL prefix, so that a store uses the host's index.
 
-    If every URL begins with the prefix, the result has no prefix. The filter does not change if the
-    URL prefix ends within the host's name, or if the tasks have keys instead of URLs.
+    If every URL begins with the prefix, the result has no URL prefix. The filter does not change if
+    the URL prefix ends within the host's name, or if the tasks have keys instead of URLs.
     """
     if kind.tracked or not selection.url_prefix:
         return selection

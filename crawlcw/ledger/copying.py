@@ -32,8 +32,8 @@ class Part(StrEnum):
 #: Name of the note that marks a ledger whose copy is incomplete.
 UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
-#: Number of documents in one read. One read has only a few hosts and sessions, because a host has a
-#: robots.txt, and a session may have thousands of cookies.
+#: Number of documents in one read. The number is small for hosts, because a host's document
+#: contains its robots.txt, and for sessions, because a session may have thousands of cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10, Part.ITEM_KEYS: 1_000}
 #: Names of fields that a document has even if the value is null; other null fields are left out.
 _NULLABLE_FIELDS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
@@ -51,7 +51,7 @@ class LedgerContents(Protocol):
         """Yield all tasks, or all blobs, as `LedgerCopier.read` describes them."""
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """Durably write those of *documents* that the store does not have yet."""
+        """Durably write each of *documents* that the store does not have yet."""
 
 
 class LedgerCopier:
@@ -65,9 +65,9 @@ class LedgerCopier:
         """Yield the documents of a part of the ledger, a batch at a time to save memory.
 
         The documents have the form that `ledger.documents` describes, on every store. A task's
-        document has the field `items` with all items in order. Its field `items_from` has no fence,
-        and its field `versions` has the items of each version. A blob is `{_id, task_id, value}`.
-        Keys stay escaped.
+        document has the field `items` with all items in order. The task's field `items_from` has no
+        fence, and its field `versions` has the items of each version. A blob is `{_id, task_id,
+        value}`. Keys stay escaped.
         """
         if part in _CONTENT_PARTS:
             async with aclosing(self._contents.read(part)) as batches:
@@ -80,7 +80,7 @@ class LedgerCopier:
             last_id = batch[-1]["_id"]
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """Durably write those of *documents* that the store does not have yet."""
+        """Durably write each of *documents* that the store does not have yet."""
         if part in _CONTENT_PARTS:
             await self._contents.write(part, documents)
         else:

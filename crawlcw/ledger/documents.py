@@ -48,8 +48,8 @@ A tracked task also has these fields:
                  to distinguish this write from a renewal)
 
 A value that is too large is stored as a blob. The task's document then has `{%blob: id, size: n}`
-in its place. A time without a zone is stored as `{%naive: ISO text}`, because the date type of a
-store always has a zone.
+in place of the value. A time without a zone is stored as `{%naive: ISO text}`, because the date
+type of a store always has a zone.
 
 Keys from a spider or a page are escaped (`$`, `.`, NUL and `%` as `%24`, ...), so that a key can
 become neither an operator nor a field path of MongoDB.
@@ -90,21 +90,21 @@ from crawlcw.model.visits import Visit
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Names of further task fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: Every task's document has these fields, with the unchanged values of a `Task`. A document leaves
-#: out every other field that is None, because MongoDB would add a null to the indexes of due tasks.
+#: Every task's document has these fields, with the same values as the `Task`. A document leaves out
+#: every other field that is None, because MongoDB would add a null to the indexes of due tasks.
 _PLAIN_FIELDS = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
 )
 _plain_values, _stored_plain = attrgetter(*_PLAIN_FIELDS), itemgetter(*_PLAIN_FIELDS)
 _OPTIONAL_FIELDS = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
-#: Each change of a task sets these fields to the unchanged values of a `Change`.
+#: Each change of a task sets these fields to the values of the same fields of the `Change`.
 _CHANGED_FIELDS = (
     *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
     "quarantine_fence",
 )
 _changed_values = attrgetter(*_CHANGED_FIELDS)
-#: Names of the fields of a host, an origin, a worker and counters that are stored unchanged.
+#: Names of the fields that are stored unchanged, for a host, an origin, a worker and the counters.
 _OF_HOST = ("delay", "failures", "page_failures", "finished")
 _OF_ORIGIN = ("failures", "unresolved", "failing_since", "rest_end", "good_at", "resolved")
 _OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
@@ -216,7 +216,7 @@ def results_document(results: Mapping[str, Any]) -> Document:
 
 
 def changed(change: Change) -> Document:
-    """Return the task fields that *change* sets, without lists that *change* only extends.
+    """Return the task fields that *change* sets, but not the lists that *change* only extends.
 
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
@@ -283,7 +283,7 @@ def part_document(part: Visit | ResponseInfo | AttemptError) -> Document:
 
 
 def record(document: Mapping[str, Any]) -> Record:
-    """Return the task's record from a complete document, with all `items` of the document."""
+    """Return a task's `Record` from its complete document, with all `items` of the document."""
     response = document.get("response")
     return Record(
         task=task(document),
@@ -314,7 +314,7 @@ def host_document(host: Host) -> Document:
 
 
 def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
-    """Return the fields that a host's owner writes; a field with the value None is removed.
+    """Return the fields that a host's owner writes; the write removes each field that is None.
 
     The result leaves out the robots record if *previous* has the same record. The record is by far
     the largest part of a host, and changes only once a day.
@@ -328,7 +328,8 @@ def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
         host_fields["robots"] = (
             None
             if record is None
-            # Remove lone surrogates from the robots.txt, because a store refuses a batch with one.
+            # Remove lone surrogates from the robots.txt, because a store refuses a batch with a
+            # surrogate.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),
@@ -449,7 +450,7 @@ def counters_document(counters: Counters) -> Document:
 
 
 def counters(stored: Mapping[str, Any]) -> Counters:
-    """Return the counters from a document that `counters_document` has returned."""
+    """Return the counters that `counters_document` has put into a document."""
     return Counters(**{**stored, **{name: unescaped(stored[name]) for name in _BY_NAME}})
 
 

@@ -89,7 +89,7 @@ class Inspection(ABC):
 
     @abstractmethod
     async def write_refusal(self) -> str | None:
-        """Try a write that changes nothing; return why the store refuses it; None if it succeeds.
+        """Return why the store refuses a write that changes nothing, or None if the write succeeds.
 
         `write_refusal` reads no task, so its time does not depend on the number of tasks. Raises
         `LedgerUnavailableError`.
@@ -102,7 +102,7 @@ class Inspection(ABC):
     async def examine(
         self, part: Part, *, wanted_ids: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield a part's documents with the ids *wanted_ids*, or all of them, in constant memory.
+        """Yield a part's documents, or only those with *wanted_ids*, in constant memory.
 
         Each document is read by one query, as `port.Raw.read` describes. The result may lack
         documents that are added during the call. A document that is not a task may have an `_id` of

@@ -63,7 +63,7 @@ class Hosts(ABC):
         # never deadlock.
         for batch in batches(sorted(dues.items()), BATCH):
             while not await self._store.writing(_wake, dict(batch)):
-                pass  # repeat, because another process changed a host after the read
+                pass  # repeat the write, because another process changed a host after the read
 
     async def wake_all(self) -> int:
         """Make all hosts without a lease ready now, and reset their failures; return the number.
@@ -89,7 +89,7 @@ class Hosts(ABC):
 
         With *scheme* (for example `https`), only tasks whose URL has that scheme are ignored.
         `give_up` does not ignore the tasks whose errback or `on_error` must be called (*calls*).
-        These tasks become due now, so that a worker settles each of them.
+        These tasks become due now, so that a worker settles each task and makes its call.
 
         `give_up` runs in batches, so that a million tasks neither block the ledger nor exceed its
         time limit. Leased and finished tasks do not change. A caller may repeat `give_up`.
@@ -111,7 +111,7 @@ class Hosts(ABC):
         return await self._change_waiting(host, waiting_tests, edit)
 
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
-        """Change waiting tasks of a host; *edit* moves each changed task out of the index range.
+        """Change waiting tasks of a host; after *edit* a task is no longer in the index range.
 
         Each batch begins where the last batch ended, so that leased tasks are not read again.
         """
@@ -148,7 +148,7 @@ class Hosts(ABC):
         """Return the number of tasks of each host and status.
 
         A store reads only its indexes to count, but MongoDB also reads the leased tasks. MongoDB
-        needs several reads, so its numbers may not agree with each other.
+        needs several reads, so its numbers may contradict each other.
         """
         return await self._store.reading(lambda tables: tables.groups.of_hosts())
 
@@ -178,7 +178,7 @@ class Hosts(ABC):
         return await self._store.reading(_due, last_host, limit)
 
     async def earliest_due(self, host: str) -> datetime | None:
-        """Return the earliest `due` time of the tasks of *host*; None without such a time."""
+        """Return the earliest `due` time of the tasks of *host*; None if no task has one."""
         return (await self.earliest_dues([host])).get(host)
 
     @abstractmethod
@@ -187,7 +187,7 @@ class Hosts(ABC):
 
 
 async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
-    """Add new hosts, and make known hosts ready at their due time; return if all writes succeeded.
+    """Add new hosts, and make known hosts ready when due; return whether all writes succeeded.
 
     A leased host needs no write. If the host's owner releases the host after this read, the owner
     finds the new tasks in the ledger itself.
@@ -215,7 +215,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
     next_name = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, next_name), "owner": None}
     fields = {"ready_at": now, **_NO_FAILURES}
-    # Keep the `not_before` of a host without failures, because it delays only the next request.
+    # Keep `not_before` for hosts without failures, because `not_before` delays only one request.
     number = await tables.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
     return number + await tables.hosts.change_where(
@@ -226,7 +226,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
 async def _change_next(
     tables: LedgerTables, index_range: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
-    """Change the first tasks in an index range; return their number, and the range after them."""
+    """Change the first tasks in an index range; return their number, and the remaining range."""
     tasks = await tables.tasks.scan(
         {**waiting, **index_range},
         by=Path.HOST_DUE,
@@ -237,7 +237,7 @@ async def _change_next(
     number = await tables.tasks.change_all(ids, waiting, edit) if ids else 0
     if len(ids) == BATCH:
         last = tasks[-1]
-        # Start again at the last task's `due`, because tasks with the same `due` have no order.
+        # Begin again at the last task's `due`, because other tasks may have the same `due`.
         return number, {"priority": last["priority"], "due": Within(last["due"], None)}
     if "due" in index_range:
         return number, {"priority": Within(None, index_range["priority"])}
@@ -278,7 +278,7 @@ class HostLeases(ABC):
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
-        #: Counter whose numbers distinguish the tokens of a worker's leases.
+        #: Counter whose numbers make each lease token of a worker different.
         self._numbers = count(1)
         #: Tokens of calls whose reply was lost; the ledger may have leased hosts to these tokens.
         self._unconfirmed: list[str] = []
@@ -286,9 +286,9 @@ class HostLeases(ABC):
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
         """Lease up to *limit* ready hosts; the host that has been ready longest comes first.
 
-        A host is ready from the time `ready_at` on. A wake-up sets this time, and a lease sets it
-        to the end of the lease. At any time at most one process holds the lease of a host. Each
-        lease raises the host's epoch by one.
+        A host is ready from the time `ready_at` on. A wake-up sets `ready_at`, and a lease sets
+        `ready_at` to the end of the lease. At any time at most one process holds the lease of a
+        host. Each lease raises the host's epoch by one.
         """
         if limit < 1:
             return []
@@ -303,7 +303,7 @@ class HostLeases(ABC):
             return await self._take(token, limit, now=now, end=now + lease)
         except (LedgerUnavailableError, asyncio.CancelledError):
             # Remember the token, because the ledger may have leased hosts to it. Without the token
-            # these hosts would get no requests until the lease expires.
+            # no worker would use these hosts until the lease expires.
             self._unconfirmed.append(token)
             raise
 
@@ -314,7 +314,7 @@ class HostLeases(ABC):
         """Lease up to *limit* ready hosts until *end*, with *token* as the token of the leases."""
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """Let the leases end *lease* after now; return the names of hosts whose lease is lost."""
+        """Extend the leases to *lease* from now; return the names of hosts whose lease is lost."""
         # A delayed renewal must not shorten a lease that a later renewal has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
         return await self._store.writing(
@@ -336,12 +336,12 @@ class HostLeases(ABC):
         return await self._store.writing(_write_edits, edits)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """Write states as `save` does, and end leases; return names of hosts whose lease is lost.
+        """Write states like `save`, and end the leases; return names of hosts whose lease is lost.
 
         A released host is ready at the `ready_at` of its state. If `ready_at` is None, the host is
-        ready only after a wake-up. After the write `release` reads the host's earliest due task and
-        wakes the host for this task, because `wake` does not change a leased host. `release` does
-        not wake a host that is ready now, or that will be ready at its `not_before`.
+        ready only after a wake-up. After this write, `release` reads the host's earliest due task
+        and wakes the host for this task, because `wake` does not change a leased host. `release`
+        does not wake a host that is ready now, or that will be ready at its `not_before`.
         """
         edits = []
         for lease, state in states:
@@ -367,8 +367,8 @@ class HostLeases(ABC):
 async def _adopt(
     tables: LedgerTables, tokens: Sequence[str], now: datetime, limit: int
 ) -> list[HostLease]:
-    """Return the leases that the ledger granted to earlier calls whose reply was lost."""
-    # Send a write that changes nothing to the hosts that were ready longest. The write returns only
+    """Return the leases that the ledger granted to earlier calls that got no reply."""
+    # Send an empty write for each of the hosts that were ready longest. The write returns only
     # after the ledger has committed every earlier lease of these hosts.
     where = {"ready_at": AtMost(now)}
     hosts = await tables.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
@@ -401,7 +401,7 @@ async def _write_edits(tables: LedgerTables, edits: Sequence[tuple[HostLease, Ed
 
 
 def _is_written(lease: HostLease, edit: Edit, document: Document) -> bool:
-    """Return whether the ledger has this release, or, for another edit, still has the lease."""
+    """Return whether the ledger has *edit* if it is a release, and else still has the lease."""
     if "released" in edit.set:
         return document.get("released") == lease.epoch
     return (document.get("owner"), document.get("epoch")) == (lease.token, lease.epoch)

@@ -1,4 +1,4 @@
-"""Keys of recorded items, so that each key is recorded by one task.
+"""Reserve the keys of items, so that only one task records an item with the same key.
 
 A key is reserved before the outcome with its item is committed:
 
@@ -7,8 +7,8 @@ A key is reserved before the outcome with its item is committed:
     fence     fence of the lease under which the task reserved the key
     previous  id of the task that had the key before, if that task had recorded an item
 
-The task has the key if it has committed an outcome since then, or still has the lease of this
-fence. A reservation whose worker has crashed is free, so that another task may reserve the key.
+The task has the key if it has committed a later outcome, or still has the lease with this fence. A
+reservation whose worker has crashed is free, so that another task may reserve the key.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from crawlcw.model.task import Lease, Status
 
 @dataclass(slots=True)
 class Reserved:
-    """Result of a reservation: the keys that other tasks have or had."""
+    """Result of a reservation: the keys that other tasks keep, and the keys that they lost."""
 
     refused: set[str] = field(default_factory=set)  #: keys that stay with other tasks
-    #: Keys that were taken from a task that had recorded an item, by the id of that task.
+    #: Maps the id of each task that had recorded an item to the keys that were taken from the task.
     replaced: dict[bytes, set[str]] = field(default_factory=dict)
 
 
@@ -35,11 +35,11 @@ class ItemKeys:
         self._store = store
 
     async def reserve(self, lease_by_key: Mapping[str, Lease], *, replace: bool) -> Reserved:
-        """Reserve keys for the tasks of leases; return which keys other tasks have.
+        """Reserve keys for the leased tasks; return which keys other tasks have.
 
         With *replace*, `reserve` also takes a key from a task that has recorded an item with this
-        key; the caller must then remove this item. A task whose worker may be committing its
-        outcome keeps its keys. The call is idempotent.
+        key; the caller must then remove this item. A task keeps its keys while its worker may be
+        committing the task's outcome. The call is idempotent.
         """
         return await self._store.writing(_reserve, lease_by_key, replace)
 

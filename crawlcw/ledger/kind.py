@@ -10,7 +10,7 @@ FORMAT = 2
 
 
 class LedgerKind(Enum):
-    """Kind of a ledger's tasks; `--json` prints the value to tell spiders from use cases."""
+    """Kind of a ledger's tasks; the value in `--json` distinguishes spiders from use cases."""
 
     SPIDER = "spider"
     USE_CASE = "use_case"
@@ -26,7 +26,7 @@ class LedgerKind(Enum):
         return self is LedgerKind.USE_CASE
 
     def __str__(self) -> str:
-        """Return the name of the kind for error messages."""
+        """Return the kind's name for error messages."""
         return self.value.replace("_", " ")
 
 
@@ -40,7 +40,7 @@ def check_kind(
 ) -> None:
     """Raise `LedgerKindError` if the tasks of *name* are not of the kind *expected*.
 
-    The message calls the ledger by the text *ledger*, and suggests the text *other* instead of it.
+    The message begins with *ledger*, the ledger's name, and suggests to use *other* instead.
     """
     if recorded is not expected:
         raise LedgerKindError(

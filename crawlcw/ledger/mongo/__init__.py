@@ -2,8 +2,8 @@
 
 The tasks of a spider are in the collection `<spider>`. The spider also has collections such as
 `<spider>.hosts` and `<spider>.items` (large items); `MongoStore.parts` has all of them. This
-package uses only features that Motor and PyMongo's own `AsyncMongoClient` share. No module outside
-of this package knows the drivers.
+package uses only features that both Motor and PyMongo's own `AsyncMongoClient` have. No module
+outside of this package knows the drivers.
 
 All updates use classic update operators, because in an update *pipeline* the server would evaluate
 a crawled text that begins with `$`.

@@ -2,8 +2,8 @@
 
 A large item is a document of `<spider>.items`, whose key is the task, the fence and the number of
 the item. The task's document has null in place of the item, and the item's fence in `items_from`.
-If the ledger keeps items of earlier visits, all items are in `<spider>.items`, and the task's
-`versions` has the fences of all items. A blob is a file of the GridFS bucket `<name>.blobs`.
+If the ledger keeps items of earlier visits, `<spider>.items` contains every item, and the task's
+`versions` has the fences of these items. A blob is a file of the GridFS bucket `<name>.blobs`.
 """
 
 import uuid
@@ -27,7 +27,7 @@ from crawlcw.model.transitions import Settlement
 
 _LARGE_ITEM_BYTES = 1 << 20  #: maximum size of an item in a task's document
 _MAX_INSIDE_BYTES = 8 << 20  #: maximum size of all items in a task's document
-#: Maximum bytes and number of items in one command, so that it ends far below its time limit.
+#: Maximum bytes and number of items in one command, so that the command ends in time.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 1_000
 #: Seconds for the transfer of a value; each MiB of the value adds one second.
@@ -90,7 +90,7 @@ class Items:
         ]
 
     async def of_version(self, task_id: bytes, fence: int) -> list[Document]:
-        """Return the kept items of the visit with *fence*, in their stored form."""
+        """Return the items of the visit whose fence is *fence*, in their stored form."""
         query = _of_visits(task_id, fence, fence + 1)
         blobs = await self._store.items.find(query).hint("_id_").to_list(None)
         return [row["item"] for row in sorted(blobs, key=lambda row: row["_id"]["n"])]
@@ -109,9 +109,9 @@ class Items:
         return items
 
     async def write(self, outside_items: Sequence[OutsideItem]) -> dict[int, str]:
-        """Store items outside of their tasks; return error messages by the index of refused items.
+        """Store items outside of tasks; return an error message by index for each refused item.
 
-        A stored item becomes visible when `items_from` or `versions` of its task has its fence.
+        A stored item is visible if the task's `items_from` or `versions` has the item's fence.
         """
         refused: dict[int, str] = {}
         start = 0
@@ -130,7 +130,7 @@ class Items:
         return refused
 
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
-        """Delete the items in `<spider>.items` of visits that their task no longer keeps.
+        """Delete an item in `<spider>.items` if its task no longer keeps the items of that visit.
 
         If the process dies before the deletion, the next visit of the page deletes the items.
         """
@@ -144,15 +144,15 @@ class Items:
             sources = [*(task.get("versions") or ()), task.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
             first_fence = min(fences, default=task["settled"])
-            # Keep items with later fences, because a worker may have written them before the
-            # outcome that it is about to commit.
+            # Keep items with later fences, because a worker writes an outcome's items before the
+            # outcome.
             deletion_filters.append(_of_visits(task["_id"], 0, first_fence))
         if deletion_filters:
             await self._store.items.delete_many({"$or": deletion_filters}, hint="_id_")
 
 
 def _replaces(settlement: Settlement) -> bool:
-    # Test `settled`, because a reopened page has no visit but may still have items.
+    # Test `settled > 0`, because a reopened page has no visit but may still have items.
     return settlement.change.items is not None and settlement.lease.task.settled > 0
 
 
@@ -167,8 +167,8 @@ def _rows(
 
 
 def _of_visits(task_id: bytes, first: int, end: int) -> Document:
-    """Return a filter for the items of a task with fences from *first* to below *end*."""
-    # The bounds lack the field `n` (number of the item), so they sort before all ids with it.
+    """Return a filter for a task's items whose fence is at least *first* and below *end*."""
+    # The bounds have no `n` (number of the item), so they sort before all ids with an `n`.
     return {
         "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}
     }
@@ -185,7 +185,7 @@ class Blobs:
         return await self.upload(uuid.uuid4().hex, task_id, documents.escaped(value))
 
     async def upload(self, identity: str, task_id: bytes, escaped_value: Any) -> BlobRef:
-        """Upload a value with escaped keys as the file *identity*."""
+        """Upload a value with escaped keys as a GridFS file with the id *identity*."""
         try:
             content = bson.encode({"value": escaped_value})
         except UNENCODABLE as error:
