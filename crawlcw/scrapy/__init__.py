@@ -1,0 +1,1 @@
+"""Run a Scrapy project as it is, on the ledger of crawlcw."""
