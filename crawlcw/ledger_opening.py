@@ -28,7 +28,7 @@ DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 class Opener(Protocol):
     """The interface of a ledger class that an entry point offers.
 
-    All methods must be class methods or static methods, because crawlcw makes no instance.
+    All methods must be class or static methods, because crawlcw makes no instance of the class.
     """
 
     async def open(
@@ -117,7 +117,7 @@ async def open_tracked(
 async def recorded_names(url: str, *, settings: Settings | None = None) -> list[str]:
     """Return the sorted names of spiders and use cases that have tasks in the ledger at *url*.
 
-    The arguments and errors are those of `open_ledger` with a false *create*.
+    The arguments and errors are those of `open_ledger` with `create=False`.
     """
     if (opener := _registered_opener(url)) is not None:
         return await opener.recorded_names(url)
@@ -151,7 +151,7 @@ async def discard(url: str, name: str, *, settings: Settings | None = None) -> N
 async def open_for_inspection(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
     """Return the existing ledger of the spider or use case *name* at *url*, for inspection.
 
-    The arguments and errors are those of `open_ledger` with a false *create*.
+    The arguments and errors are those of `open_ledger` with `create=False`.
     """
     settings = settings or Settings()
     if (opener := _registered_opener(url)) is not None:

@@ -1,7 +1,7 @@
 """Values that a ledger stores beside its tasks: notes of crawls, and a spider's state.
 
-A spider's state is one document. A write of the state fails if another process has changed
-`revision` since the writer read the state:
+A write of a spider's state fails if another process has changed `revision` since the writer read
+the state. The state is one document:
 
     _id          "state"
     revision     number of writes of the state
@@ -34,7 +34,7 @@ class Notes:
     async def state(self) -> Mapping[str, Any]:
         """Return the values that crawls recorded with `set_state`, or an empty mapping.
 
-        The mapping is also empty if a user has dropped the tasks, but not by `Admin.purge`.
+        The mapping is also empty if a user has dropped the table of tasks.
         """
         return await self._store.reading(_read_note, self._store.name, "state")
 
@@ -104,7 +104,7 @@ class SpiderStates:
         return await self._store.reading(_read_state, known_revision)
 
     async def change(self, old_state: StoredState, new_state: StoredState) -> bool:
-        """Write the differences durably, if the stored revision is that of *old_state*.
+        """Write the states' differences durably, if the stored revision is that of *old_state*.
 
         Return whether the new state was written. If a reply was lost and the caller calls again,
         the change is written only once. If another process has changed the state meanwhile, nothing
@@ -113,7 +113,7 @@ class SpiderStates:
         return await self._store.writing(_change_state, old_state, new_state)
 
     async def forget(self) -> bool:
-        """Delete all values and increment the revision; return whether the state had values."""
+        """Delete all values and increment the revision; return whether there was any value."""
         return await self._store.writing(_forget_state)
 
 

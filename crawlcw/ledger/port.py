@@ -1,7 +1,7 @@
 """The port to a store (Ports and Adapters): tables of documents, and classes that describe writes.
 
-The code of a ledger uses only this port, so it is the same code for all stores. A store turns each
-write into a command; a store knows no task status and decides nothing. Every operation may raise
+The code of a ledger uses only this port, so it is the same code for all stores. A store only turns
+each write into a command; a store does not interpret a task's status. Every operation may raise
 `LedgerUnavailableError`; the caller then does not know whether the operation was applied.
 """
 
@@ -41,7 +41,7 @@ class Not(NamedTuple):
 
 
 class Unchanged(NamedTuple):
-    """Test that a field has a value that was read earlier; None means an absent field."""
+    """Test that a field has a value that was read earlier; an absent field has the value None."""
 
     value: Any
 
@@ -49,7 +49,7 @@ class Unchanged(NamedTuple):
 class Within(NamedTuple):
     """Test that a field's value is at least *first* and below *end*.
 
-    For a key of several fields, *first* and *end* may have only the first of these fields.
+    If a key has several fields, *first* and *end* may leave out the last fields of the key.
     """
 
     first: Any  #: None: no lower bound
@@ -63,7 +63,7 @@ class Among(NamedTuple):
 
 
 class Containing(NamedTuple):
-    """Test that a field's text contains *text*, and that it sorts within the range *within*."""
+    """Test that a field's text contains *text*, and that the text is in the range *within*."""
 
     text: str
     within: Within
@@ -81,13 +81,13 @@ Where = Mapping[str, Any]
 class Edit:
     """A change of a document's fields.
 
-    The names of members in `merge` and `without` are escaped by `documents.escaped`. They contain
-    no quote, no backslash and no control character.
+    `documents.escaped` has escaped the names of members in `merge` and `without`, so these names
+    contain no quote, no backslash and no control character.
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)  #: new values; None removes a field
     inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to numeric fields
-    #: New values of fields; each is written only if the field has a smaller value or none.
+    #: New values of fields; a value is written only if the field is absent or smaller.
     raise_to: Mapping[str, Any] = field(default_factory=dict)
     #: Members to replace in fields that are mappings; members that are not named stay.
     merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -195,16 +195,16 @@ class Tasks(Ordered, Protocol):
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
-        """Return the first *limit* tasks after a cursor that pass *where*, last changed first.
+        """Return up to *limit* tasks after *cursor* that pass *where*, the latest change first.
 
-        The store examines only tasks with the statuses and times in *where*. The number of these
-        tasks is at most a small multiple of *scan_limit*.
+        The store examines only tasks with the statuses and times in *where*, and at most a few
+        times *scan_limit* tasks.
         """
 
     async def by_index(
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
-        """Return cursors as `listed` does; read one range of an index, and sort all its tasks."""
+        """Return cursors as `listed` does; read one range of an index, and sort all tasks in it."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """Count the tasks in an index that pass *where*; the count stops at *limit*."""
@@ -229,16 +229,16 @@ class Results(Protocol):
         """Return the number of items; a store without an index examines *scan_limit* tasks."""
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
-        """Return a batch of items, and the number of tasks in *keys* that the batch covers.
+        """Return a batch of items, and the number of *keys* that were read for the batch.
 
-        The items are in the order of *keys*. The last task is the task that fills the batch.
+        The items are in the order of *keys*. The batch ends with the task that fills it.
         """
 
     async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return items of tasks after *last_key*, and the last task's key, or None at the end."""
+        """Return items of tasks after *last_key*, and the last task's key (None after the end)."""
 
     async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return items as `items` does, but of all stored visits, the earliest visit first."""
+        """Return items as `items` does, but of all stored visits; earlier visits come first."""
 
 
 class Groups(Protocol):
@@ -263,18 +263,18 @@ class Part(StrEnum):
 
 
 class Raw(Protocol):
-    """Reads documents as they are stored, because `doctor` expects values of any type."""
+    """Reads documents as they are stored, because `doctor` must read values of any type."""
 
     async def read(
         self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
         """Return the next documents, and the last document's cursor (None after the last batch).
 
-        If *cursor* is None, the first documents are next. If *wanted_ids* is given, return all
+        If *cursor* is None, begin with the first document. If *wanted_ids* is given, return all
         documents with these ids. The documents leave out large parts, so they fit in memory:
 
-        - A task has `items` as a number, the positions of missing items as `items_lost`, and its
-          references to blobs.
+        - A task has the number of its items as `items`, the positions of missing items as
+        `items_lost`, and its references to blobs.
         - A host document leaves out the host's robots.txt.
         - A blob document has only `task_id` and `create_time`.
         """
@@ -291,8 +291,8 @@ class LedgerTables:
     marker: Documents  #: one document with the ledger's kind and notes
     state: Documents  #: one document with the state of a spider
     hosts: Table
-    #: The table `hosts` again, for frequent writes by the workers that own hosts. These writes are
-    #: not synced to the disk.
+    #: The same table as `hosts`, for frequent writes by the workers that own hosts. These writes
+    #: are not synced to the disk.
     host_leases: Table
     workers: Table
     sessions: Table  #: identities for requests
@@ -312,8 +312,8 @@ Work = Callable[Concatenate[LedgerTables, P], Coroutine[Any, Any, T]]
 class Store(Protocol):
     """Durable storage for the tables of one ledger, which many processes share.
 
-    If the store has transactions, a unit of work is one transaction. A store without transactions
-    applies the writes of a unit of work one after another.
+    If the store has transactions, it runs a unit of work (`Work`) as one transaction. A store
+    without transactions applies the writes of a unit of work one after another.
     """
 
     name: str  #: name of the spider or use case

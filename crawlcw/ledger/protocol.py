@@ -1,9 +1,9 @@
 """Contract of every ledger.
 
 A ledger holds the tasks of one spider. A ledger is durable, and any number of processes work on a
-ledger at the same time. Every operation on a task is one atomic write that applies only if the task
-still has the expected state, so an operation that comes too late writes nothing. A caller may
-repeat any operation whose reply was lost.
+ledger at the same time. Every operation on a task is one atomic write. The write applies only if
+the task still has the expected state, so an operation that comes too late writes nothing. A caller
+may repeat any operation whose reply was lost.
 
 All times come from the ledger's clock, see `Ledger.now`. Every operation may raise
 `LedgerUnavailableError`. After this error the caller does not know whether the operation was
@@ -53,10 +53,10 @@ class Tasks(Protocol):
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """Reopen each task that was ignored as `refused-depth`, if its depth in *tasks* is smaller.
+        """Reopen each task that was ignored as `refused-depth`, if *tasks* has a smaller depth.
 
-        A reopened task is `todo`, due now, with the depth and the parent of the task in *tasks*.
-        Return the number of reopened tasks. The caller must wake their hosts, as after `Tasks.add`.
+        A reopened task is `todo`, due now, and gets the depth and the parent from *tasks*. Return
+        the number of reopened tasks. The caller must wake the tasks' hosts, as after `Tasks.add`.
         """
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
@@ -64,7 +64,7 @@ class Tasks(Protocol):
 
         `ChangedTask.changed` is the time of the change. A task has ended if it is finished, or if
         it is ignored after a failure. A reopened task is `todo`, due now, and keeps its results
-        until the next visit. Return the number of reopened tasks, whose hosts the caller wakes.
+        until the next visit. Return how many tasks were reopened; the caller must wake their hosts.
         """
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
@@ -101,9 +101,10 @@ class Leases(Protocol):
         At any time at most one process holds the lease of a task. Each lease raises the task's
         fence by one. A task whose lease expired twice is quarantined, see
         `transitions.is_quarantined`. If a quarantined task's lease expired after the call of
-        `begin`, `claim` adds one to the task's count `lost`, and does not lease the task. If `lost`
-        reaches *max_lost*, `claim` ignores the task (`crashed-worker`); if not, it defers the task.
-        A call that is repeated after a lost reply also returns the leases of the first call.
+        `begin`, `claim` does not lease the task, but adds one to the task's field `lost`. If `lost`
+        reaches *max_lost*, `claim` ignores the task (`crashed-worker`); otherwise `claim` defers
+        the task. A call that is repeated after a lost reply also returns the leases of the first
+        call.
         """
 
     async def begin(self, lease: Lease) -> bool:
@@ -113,12 +114,12 @@ class Leases(Protocol):
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases by *lease* from now; return the ids of tasks whose lease is lost."""
+        """Extend the leases to *lease* from now; return the ids of tasks whose lease is lost."""
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
-        """Write a leased task's data durably; its lease then ends after *duration* or later.
+        """Write a leased task's data durably; the lease then lasts at least *duration* from now.
 
         Return whether the lease is still valid; if the lease is lost, `save` writes nothing.
         `update_time` stays, because the status does not change.
@@ -127,9 +128,9 @@ class Leases(Protocol):
     async def leases_of(self, worker: str) -> list[Lease]:
         """Return the leases whose tokens begin with `worker:`, the oldest lease first.
 
-        The list includes expired leases of tasks that no other worker has claimed. The task of a
-        lease has the status that `Outcomes.release` restores, which is `failed` if the task has
-        failed before, else `todo`. The due time of the task is the time of the claim.
+        The list includes an expired lease if no other worker has claimed the task. A lease's task
+        has the status that `Outcomes.release` restores: `failed` if the task has failed before,
+        else `todo`. The task's due time is the time of the claim.
         """
 
 
@@ -141,7 +142,7 @@ class Outcomes(Protocol):
 
         If a lease is lost, its settlement writes nothing, and the lease is in `Committed.lost`. A
         repeated call records no settlement twice. If the store cannot hold a settlement, the task
-        is ignored as `store-rejected`, and its lease is in `Committed.rejected`.
+        is ignored as `store-rejected`, and the task's lease is in `Committed.rejected`.
         """
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:

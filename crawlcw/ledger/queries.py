@@ -1,8 +1,8 @@
 """Queries that find and count tasks and items, and find the next due time.
 
-A query on tasks reads one index. If few tasks have the host, reason or callback that the filter
-names, the query reads the index of this field. Any other query reads the index of statuses, because
-its order is the order of the result, and stops after a number of rows.
+A query on tasks reads one index. If the filter names a host, reason or callback that few tasks
+have, the query reads the index of this field. Any other query reads the index of statuses, because
+this index has the order of the result. Such a query stops after a number of rows.
 """
 
 from collections.abc import (
@@ -62,8 +62,8 @@ class Groups:
           had a response.
 
         `by` reads only indexes. SQL ledgers count in one snapshot. MongoDB counts one index range
-        after the other, which takes 0.3 s for a million tasks. MongoDB may count a task that
-        changes during the count twice or not at all.
+        after the other, which takes 0.3 s for a million tasks. If a task changes during the count,
+        MongoDB may count the task twice or not at all.
         """
         return largest_first(await self._store.reading(lambda tables: tables.groups.by(dimension)))
 
@@ -72,7 +72,7 @@ class Groups:
 class Page:
     """One batch of a listing of tasks."""
 
-    records: tuple[Record, ...]  #: tasks without their items, the last changed first
+    records: tuple[Record, ...]  #: tasks without their items, the latest change first
     cursor: Cursor | None  #: cursor of the next batch, or None at the end
 
 
@@ -87,8 +87,8 @@ class Queries:
     ) -> list[Record]:
         """Return up to *limit* tasks that pass *selection*, sorted by time, latest first.
 
-        The returned records have no items. The list is shorter than *limit* only if no more tasks
-        follow *cursor*. Tasks with equal times are ordered by id. `find` reads as many batches as
+        The returned records have no items. A list of fewer than *limit* records means that no more
+        tasks follow. Tasks with equal times are ordered by id. `find` reads as many batches as
         necessary, see `page`.
         """
         records: list[Record] = []
@@ -125,10 +125,10 @@ class Queries:
     ) -> Page:
         """Return up to *limit* chosen tasks after *cursor*, in bounded time.
 
-        If at most *scan_limit* tasks have the filter's host, reason or callback, `page` examines
-        these tasks. If the filter has a URL prefix with a path, `page` uses the prefix as it uses a
-        host. For other filters `page` examines tasks with the filter's statuses and times; their
-        number is at most a small multiple of *scan_limit*. *limit* and *scan_limit* are at least 1.
+        If at most *scan_limit* tasks have the filter's host, reason or callback, or its URL prefix
+        with a path, `page` examines these tasks. Otherwise `page` examines tasks with the filter's
+        statuses and times, but at most a few times *scan_limit* tasks. *limit* and *scan_limit* are
+        at least 1.
         """
         where = where_of(selection, self._store.kind)
         return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
@@ -138,16 +138,16 @@ class Queries:
 
         `with_statuses` with the `from_statuses` of a bulk change gives the number that the change
         would affect. For a filter by times, reason, callback or host, `count` reads only an index.
-        In MongoDB, the indexes by callback and by host can count only all tasks or done tasks. If
-        no index has all fields of the filter, `count` examines at most 500,000 tasks.
+        In MongoDB, the indexes by callback and by host can count either all tasks or the done
+        tasks. If no index has all fields of the filter, `count` examines at most 500,000 tasks.
         """
         return await counted(self._store, [selection])
 
     async def next_due(self, *, due_by: datetime | None = None) -> datetime | None:
         """Return the earliest due time of all tasks; a leased task is due when its lease ends.
 
-        None means that every task is finished or ignored, so the ledger is drained. If tasks are
-        due at *due_by* or before, `next_due` may return the due time of any of these tasks.
+        None means that every task is finished or ignored, so the ledger is drained. If some tasks
+        are due by *due_by*, `next_due` may return the due time of any of these tasks.
         """
         return await self._store.reading(_next_due, due_by)
 
@@ -164,8 +164,8 @@ class Queries:
         """Return the number of tasks in each status, and the number of redirects.
 
         SQL ledgers count in one snapshot. MongoDB counts one status after the other. Each command
-        counts at most two million tasks, and so keeps the time limit. If a task changes meanwhile,
-        MongoDB may count it twice or not at all.
+        counts at most two million tasks, so that it ends within the time limit of a command. If a
+        task changes meanwhile, MongoDB may count it twice or not at all.
         """
         return await self._store.reading(lambda tables: tables.tasks.counts())
 
@@ -180,7 +180,7 @@ class Queries:
     async def item_count_within(self, *, scan_limit: int) -> Count:
         """Return the number of recorded items, or a lower bound of this number, in bounded time.
 
-        MongoDB examines *scan_limit* (at least 1) tasks, and begins with finished tasks.
+        MongoDB examines *scan_limit* tasks (at least 1), finished tasks before other tasks.
         """
         return await self._store.reading(lambda tables: tables.results.count(scan_limit=scan_limit))
 
@@ -193,10 +193,10 @@ class Queries:
         return {str(group.value): group.total for group in groups}
 
     async def versions(self) -> AsyncIterator[ItemRow]:
-        """Yield the items of all kept visits, the earliest visit of each task first.
+        """Yield the items of all kept visits; a task's earliest visit comes first.
 
-        `versions` reads the items in the order of task ids, batch by batch, in constant memory. A
-        visit that stored no new items is left out.
+        `versions` reads the items in the order of task ids, batch by batch, in constant memory.
+        `versions` skips a visit that stored no new items.
         """
         async for row in self._rows(lambda tables, last_id: tables.results.versions(last_id)):
             yield row
@@ -204,8 +204,8 @@ class Queries:
     async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Yield every recorded item in the order of task ids, batch by batch, in constant memory.
 
-        With *selection*, `items` yields only items of the selected tasks, and the task that changed
-        last comes first. `items` does not use the field `ids` of *selection*.
+        With *selection*, `items` yields only items of the selected tasks, and begins with the task
+        that changed last. `items` does not use the field `ids` of *selection*.
         """
         if selection is None:
             async for row in self._rows(lambda tables, last_id: tables.results.items(last_id)):
@@ -240,7 +240,7 @@ class Queries:
 async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     where: Where = {}
-    # Read only the first index entry of each priority, the task with the earliest due time.
+    # Read only the first index entry of each priority: the task with the earliest due time.
     while tasks := await tables.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
@@ -251,11 +251,11 @@ async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetim
 
 
 async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
-    """Return the number of tasks that pass a filter of *choices*; no two have a common status."""
+    """Return the number of tasks that pass any filter of *choices*; no status is in two filters."""
     total = Count(number=0)
     for selection in choices:
-        # A `changed_before` in the future excludes no task. Drop it, because a count by time can
-        # use only the index of statuses.
+        # A time `changed_before` in the future excludes no task. Drop this time, because a count by
+        # time can use only the index of statuses.
         is_future = selection.changed_before is not None and selection.changed_before > store.now()
         where = where_of(
             replace(selection, changed_before=None) if is_future else selection, store.kind
@@ -309,7 +309,7 @@ async def _page(
 
 
 async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | None:
-    """Return an index by which at most *limit* tasks have the value in *where*, or None."""
+    """Return an index that has at most *limit* tasks with the value in *where*, or None."""
     for by in _SELECTIVE_INDEXES:
         if by in where:
             tests = {by.value: where[by]}
@@ -319,7 +319,7 @@ async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | No
 
 
 async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> list[Cursor]:
-    """Return a cursor for each task in *ids* that passes *where*, the last changed first."""
+    """Return a cursor for each task in *ids* that passes *where*, the latest change first."""
     cursors = [
         Cursor(update_time=task["update_time"], id=task["_id"])
         for batch in batches(set(ids), _BATCH_SIZE)
@@ -329,7 +329,7 @@ async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> 
 
 
 async def _records(tables: LedgerTables, cursors: Sequence[Cursor], where: Where) -> list[Record]:
-    """Return the tasks of *cursors* that still pass *where*, the last changed first."""
+    """Return the tasks of *cursors* that still pass *where*, the latest change first."""
     tasks: list[Document] = []
     for batch in batches((task.id for task in cursors), _BATCH_SIZE):
         tasks += (await tables.tasks.read(batch, where=where)).values()

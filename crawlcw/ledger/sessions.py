@@ -30,7 +30,7 @@ class SessionChanges:
     """Changes that pages make to a session whose state is ready."""
 
     cookies: Mapping[str, Cookie | None]  #: changed cookies by digest; None deletes a cookie
-    score: int = 0  #: number of pages with a good response, to add to the session's score
+    score: int = 0  #: number of new pages with a good response; the session's score grows by it
     login_probe: str | None = None  #: URL of the last page with a good response
 
 
@@ -48,13 +48,13 @@ class Sessions:
         """Write *new_session* durably if the stored session has the fence of *old_session*.
 
         `change` returns whether the session was written. If *old_session* is None, the new session
-        is written only if no session has this name. A call that is repeated after a lost reply
-        writes the session once, and returns True.
+        is written only if no stored session has this name. A call that is repeated after a lost
+        reply writes the session only once, but returns True too.
         """
         return await self._store.writing(_change, old_session, new_session)
 
     async def keep(self, name: str, fence: int, changes: SessionChanges) -> bool:
-        """Record durably what pages changed in a session; return whether the changes were written.
+        """Write durably how pages changed a session; return whether the changes were written.
 
         Stored cookies that *changes* does not name stay unchanged. Nothing is written if the
         session's fence is not *fence*, or if the session is not ready.

@@ -8,7 +8,7 @@ import anyio
 
 T = TypeVar("T")
 
-#: Seconds until a cancelled asyncio task that has not ended is cancelled again.
+#: Seconds after which an asyncio task is cancelled again, if the first cancellation did not end it.
 _CANCELLED_WITHIN = 0.5
 
 
@@ -31,8 +31,8 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
 async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run *function*; if the caller is cancelled, cancel *function* too and wait for its end.
 
-    If *function* ran in a cancelled `anyio.CancelScope`, each `await` after the cancellation would
-    fail, so a database driver could not even close its sockets.
+    If *function* ran in a cancelled `anyio.CancelScope`, each later `await` would fail. A database
+    driver could then not even close its sockets.
     """
     future = asyncio.ensure_future(function())
     try:
@@ -41,7 +41,8 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.CancelScope(shield=True):
             while not future.done():
                 future.cancel()
-                # Cancel again, because a driver may mistake a cancellation for a network error.
+                # Cancel again, because a driver may mistake the first cancellation for a network
+                # error.
                 await asyncio.wait([future], timeout=_CANCELLED_WITHIN)
         if not future.cancelled():
             future.exception()  # without this call asyncio would log the exception

@@ -79,7 +79,7 @@ class TaskFilter:
     url_prefix: str | None = None  #: beginning of the task's stored URL or key
     containing: str = ""  #: part of the task's stored URL or key; case matters
     callback: str | None = None  #: name of the callback
-    #: latest time at which the task is due or its lease ends
+    #: the task is due, or its lease ends, at this time or before
     due_by: datetime | None = None
 
     def with_statuses(self, statuses: Collection[Status]) -> "TaskFilter":

@@ -53,7 +53,7 @@ from crawlcw.model.rates import (
 from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
-#: Limit for reads of workers; the number of running and former workers is always lower.
+#: Maximum number of workers in a read; the number of running and former workers is lower.
 _WORKER_LIMIT = 100_000
 #: Maximum number of points in one read.
 _POINT_BATCH_SIZE = 5_000
@@ -73,7 +73,7 @@ class Workers:
         """
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
-        # A delayed call must not add a worker that has left since its start.
+        # A delayed call must not add a worker that has left after `worker.started`.
         condition = {"left_at": AtMost(worker.started)}
         write = Write(worker.name, condition, Edit(set=fields), new=document)
         await self._store.writing(lambda tables: tables.workers.change([write]))
@@ -131,7 +131,7 @@ class Workers:
         """Record a report and heartbeat of a borrower, a worker that uses another worker's host.
 
         A borrower is not idle. Nothing is written if the worker is no longer on the list. The
-        stored report must be *previous*, because a delayed report must not replace a later report.
+        stored report must be *previous*, so that a late report does not replace a later one.
         """
         last = None if previous is None else documents.report_document(previous)
         edit = Edit(
@@ -153,12 +153,12 @@ class Workers:
 
         Call `leave` only for a dead worker. Other workers can claim the worker's tasks at once,
         because `leave` sets each task's due time to its creation time. The worker's hosts become
-        ready. The hosts of its tasks become ready too if no worker leases them. The worker's
-        counters stay.
+        ready. The hosts of the worker's tasks become ready too, if no worker leases these hosts.
+        The worker's counters stay.
         """
         now = self._store.now()
-        # Record the worker's departure at the end. If this process crashes earlier, the next call
-        # repeats all writes.
+        # Record the worker's departure after all other writes. If this process crashes before, the
+        # next call repeats the writes.
         task_count, hosts = await self._store.writing(_end_leases, name, now)
         if task_count and not self._store.kind.tracked:
             # Wake the hosts of the worker's tasks too. Otherwise a host that the worker did not own
@@ -169,7 +169,7 @@ class Workers:
 
 
 async def _end_leases(tables: LedgerTables, name: str, now: datetime) -> tuple[int, set[str]]:
-    """End the leases of a worker; return the number of its leased tasks, and the tasks' hosts."""
+    """End a worker's leases; return the number of its leased tasks, and the set of their hosts."""
     tasks = await _tasks_of(tables, name, ("host", "lock", "fence", "create_time"))
     # Let the tasks be due at the time of their creation, so that they come before newer tasks.
     task_count = await tables.tasks.change(
@@ -194,12 +194,12 @@ async def _tasks_of(
 
 
 def _tokens(worker: str) -> Within:
-    # ';' follows ':', so this range has exactly the tokens that begin with `worker:`.
+    # In ASCII ';' follows ':', so this range has exactly the tokens that begin with `worker:`.
     return Within(f"{worker}:", f"{worker};")
 
 
 def _leased_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
-    """Return a write of *edit* to a task; the write changes nothing if the lease has ended."""
+    """Return a write that applies *edit* to a task; it changes nothing if the lease has ended."""
     return Write(key, {"lock": token, "fence": fence, "status": int(Status.PROCESSING)}, edit)
 
 
@@ -260,15 +260,15 @@ class Rates:
         """Record a worker's point of the current minute, and delete points that are too old.
 
         A worker has only one point for each minute, the latest. The ledger keeps every point for a
-        day. It keeps one point of each ten minutes, and each worker's last point, for a week. The
-        write is not durable, because the next point contains the counts of a lost point too.
+        day. For a week, it keeps one point of each ten minutes and the last point of each worker.
+        The write is not durable, because the next point contains the counts of a lost point too.
         """
         await self._store.writing(_record, point)
 
     async def between(
         self, start: datetime, end: datetime, *, step: timedelta = EVERY
     ) -> list[Span]:
-        """Return spans that end in [start, end); a span is a worker's progress between two points.
+        """Return spans whose end is in [start, end); a span is a worker's progress between points.
 
         The spans are in order of time. If *step* is ten minutes or more, `between` reads only the
         points of every tenth minute.
@@ -310,7 +310,7 @@ async def _between(
             point_by_key |= {_point_key(point): _point_of(point) for point in batch}
             if len(batch) < _POINT_BATCH_SIZE:
                 break
-            # The last point is read again, because a range of keys includes its first key.
+            # The next read repeats the last point, because a range of keys includes its first key.
             first_key = _point_key(batch[-1])
     return [*point_by_key.values()]
 

@@ -1,10 +1,10 @@
 """A clock that follows the ledger's time, and a record of the event loop's stalls. No I/O.
 
-The ledger's time is the time of the monotonic clock plus an offset. A comparison with the ledger's
-own clock gives the offset. So a jump of this machine's clock neither ends nor extends a lease, and
-machines with different clocks agree on the ledger's time. If the ledger has no own clock, this
-machine's time of day gives the offset once a minute. The times of stalls are seconds of any clock
-that runs forward.
+The ledger's time is the time of the monotonic clock plus an offset. The offset comes from a
+comparison with the ledger's own clock. So a jump of this machine's clock does not change a lease,
+and machines with different clocks agree on the ledger's time. If the ledger has no own clock, the
+offset comes from this machine's time of day, once a minute. The times of stalls are seconds of any
+monotonic clock.
 """
 
 import math
@@ -17,7 +17,7 @@ from crawlcw.errors import Reason
 
 _SET_EVERY = 60.0
 #: If the time of day has gone back by more than a minute, a user has set the clock back. The
-#: ledger's time then does not follow the clock, because due tasks would become due much later.
+#: ledger's time then does not follow the time of day, because tasks would become due much later.
 _LONGEST_STALL = timedelta(minutes=1)
 #: Seconds between two ticks of a running event loop.
 TICK = 0.1
@@ -25,13 +25,13 @@ TICK = 0.1
 STALL = 1.0
 #: Smallest lag in seconds that is recorded as a stall. A busy loop often has a smaller lag.
 _COUNTED_FROM = 0.1
-#: Short stalls explain a timeout only if they took at least this part of the timeout's length.
+#: Short stalls explain a timeout only if they took at least this fraction of its length.
 _SIGNIFICANT_SHARE = 0.2
 _MAX_STALLS = 4_096
 
 
 class LedgerClock:
-    """A clock that runs evenly between two calls of `set`, which corrects the clock's time."""
+    """A clock that runs evenly between two calls of `set`; each call corrects the clock's time."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class LedgerClock:
     def set(self, ledger_time: datetime, *, asked_at: float, answered_at: float) -> None:
         """Set the clock to *ledger_time*, which was measured between *asked_at* and *answered_at*.
 
-        The error is at most half of the time between these two (Cristian, "Probabilistic clock
-        synchronization", 1989).
+        The error is at most half of the time from *asked_at* to *answered_at* (Cristian,
+        "Probabilistic clock synchronization", 1989).
         """
         self._offset_s = ledger_time.timestamp() - (asked_at + answered_at) / 2
 
@@ -100,11 +100,11 @@ class StallLog:
     def explains(
         self, reason: Reason, attempt_start: float, *, now: float, limits: Mapping[Reason, float]
     ) -> bool:
-        """Return whether an attempt since *attempt_start* may have failed only because of stalls.
+        """Return whether stalls alone may be the cause why an attempt since *attempt_start* failed.
 
-        *limits* maps each timeout to its deadline in seconds. The stalls explain a timeout if the
-        attempt took longer than the deadline only because of the stalls. A long stall also explains
-        a disconnection, because the server may have given up.
+        *limits* maps each timeout to its limit in seconds. The stalls explain a timeout if the
+        attempt exceeded the limit only because of the stalls. A long stall also explains a
+        disconnection, because the server may have closed the connection.
         """
         lengths = self._stall_lengths(attempt_start, now)
         longest = max(lengths, default=0.0)
@@ -129,7 +129,7 @@ class StallLog:
 
 
 class Silence:
-    """Measures how long a worker has shown no sign of life; another thread or process observes it.
+    """Measures, in another thread or process, how long a worker has shown no sign of life.
 
     The time does not count while the observer's process is stopped or its machine sleeps.
     """

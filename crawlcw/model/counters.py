@@ -43,15 +43,15 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishRule:
-    """How a finish reason affects the exit code and the last line of a crawl."""
+    """How a finish reason affects the exit code and the last line of a crawl's output."""
 
     opening: str = "Stopped"  #: beginning of the crawl's last line
-    fault: str = ""  #: text for exit code 3, if `Report.detail` has none; empty: no fault
+    fault: str = ""  #: text for exit code 3 if `Report.detail` is empty; empty without a fault
     is_complete: bool = False  #: whether given-up hosts and failed pages cause exit code 3
 
 
 #: Rule for each finish reason. If workers end for different reasons, the crawl's reason is the
-#: worker's reason that comes first in this table.
+#: first of their reasons in this table.
 FINISH_RULES: Mapping[FinishReason, FinishRule] = {
     FinishReason.STOPPED_AT_ONCE: FinishRule(opening="Stopped at once"),
     FinishReason.CALLBACK_BROKEN: FinishRule(fault="a callback is broken"),
@@ -69,7 +69,7 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
 
 
 def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
-    """Return the finish reason of a crawl from its workers' *reasons*; a failed worker has None.
+    """Return a crawl's finish reason from its workers' *reasons*; None stands for a failed worker.
 
     *is_empty* says that no task of the crawl remains. The result is `failed` if no worker has a
     reason. If tasks remain, the result is also `failed` when some workers failed and all the other
@@ -90,7 +90,7 @@ class Counts:
     """Numbers of tasks in the ledger."""
 
     by_status: dict[Status, int] = field(default_factory=dict)
-    redirects: int = 0  #: finished tasks whose page belongs to another task
+    redirects: int = 0  #: finished tasks whose URL redirects to the page of another task
 
     def __getitem__(self, status: Status) -> int:
         return self.by_status.get(status, 0)
@@ -108,7 +108,8 @@ class Counts:
     @property
     def pages(self) -> int:
         """Number of finished tasks that are not redirects."""
-        # Never return less than 0, because the two numbers are not counted at the same time.
+        # Never return less than 0, because finished tasks and redirects are counted one after the
+        # other.
         return max(self[Status.FINISHED] - self.redirects, 0)
 
     def by_name(self) -> dict[str, int]:
@@ -142,8 +143,8 @@ class DroppedLinks:
         """Count one dropped link; *link* is the text in the page, which may be anything."""
         self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
-        # Clean only the kept links. A page may have thousands of links, and their cleaning would
-        # take longer than the link filter.
+        # Clean only the kept links. A page may have thousands of links, and to clean them all would
+        # take longer than to filter them.
         if len(examples) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in examples:
             examples.append(example)
 
@@ -167,7 +168,7 @@ def _first_links(links: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(links)][:KEPT_EXAMPLES]
 
 
-#: Upper bounds of a histogram in seconds, from a cached response to the longest timeout.
+#: Bounds of a histogram in seconds, from the time of a cached response to the longest timeout.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -177,7 +178,7 @@ class Histogram:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        #: Number of durations up to each bound in `BOUNDS`; the last number counts longer ones.
+        #: Number of durations up to each of `BOUNDS`; the last number counts longer durations.
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0  #: sum of all durations
 
@@ -223,7 +224,7 @@ class Counters:
     more_hosts_given_up: int = 0  #: number of given-up origins that `hosts_given_up` leaves out
     truncated: int = 0  #: response bodies cut off at `max_body`, or by the server
     over_full: int = 0  #: pages ignored because their hosts had reached `max_pages_per_host`
-    redirects: int = 0  #: finished tasks whose page belongs to another task
+    redirects: int = 0  #: finished tasks whose URL redirects to the page of another task
     internal_errors: int = 0  #: errors from bugs in crawlcw, each of which deferred a page
 
     def __add__(self, other: "Counters") -> "Counters":
@@ -275,7 +276,7 @@ class Report(Counters):
 
 
 def failed_pages(reasons: Mapping[str, int]) -> int:
-    """Return the number of failed tasks that `retry-failed` would retry; *reasons* counts tasks.
+    """Return how many failed tasks `retry-failed` would retry, from the number of each reason.
 
     `retry-failed` also retries pages beyond `max_pages_per_host`, but these pages did not fail.
     """

@@ -1,6 +1,6 @@
 """Circuit breaker for an origin, a proxy, or this machine's own uplink (Nygard, "Release It!").
 
-The state of a breaker follows from its fields; the guide on politeness has a diagram.
+The fields of a breaker determine its state; the guide on politeness has a diagram.
 
     state      allowed requests         event: next state
     closed     all, at its pace         fault: open; last fault: dead; a page gets 429 while there
@@ -12,9 +12,9 @@ The state of a breaker follows from its fields; the guide on politeness has a di
     half-open  a probe, else next page  good response: closed; fault or 429: open; last fault: dead
     dead       an origin gets none      good response: closed; `retry-failed` of an origin: closed
 
-Synchronous and without I/O. Times are seconds of a clock that runs forward. Breakers of origins use
-the ledger's clock, because several processes request from an origin one after the other. Breakers
-of proxies and of the uplink use the monotonic clock.
+Synchronous and without I/O. Times are seconds of a clock that never runs backwards. Breakers of
+origins use the ledger's clock, because an origin gets requests from one process after another.
+Breakers of proxies and of the uplink use the monotonic clock.
 """
 
 from collections import OrderedDict
@@ -53,16 +53,17 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.DISCONNECTED,
     Reason.PAYLOAD_TRUNCATED,
 }
-#: If no host answers for these seconds, crawlcw decides that the hosts are gone, not the uplink. A
-#: host whose name had an address is gone only after this time, because DNS may fail for minutes.
+#: If no host answers for these seconds, crawlcw decides that the hosts have failed, not the uplink.
+#: Only after this time a host name that DNS once knew is gone, because DNS may fail for minutes.
 LONGEST_OUTAGE = 3600.0
-#: Default maximum number of entries in a map that `remember` bounds.
+#: Default maximum number of entries that the function `remember` keeps in a map.
 _MAX_ENTRIES = 10_000
-#: Number by which `Policy.with_short_rests` divides the pauses. By default crawlcw then gives up a
-#: port that refuses connections after 7.5 s instead of 150 s. A server that restarts is usually
+#: Number by which `Policy.with_short_rests` divides the pauses. If a port refuses connections,
+#: crawlcw by default gives it up after 7.5 s instead of 150 s. A server that restarts is usually
 #: back within 7.5 s.
 _SHORT_REST_DIVISOR = 20
-#: Largest random extension of a pause, as a fraction of the pause, so that crawls do not meet.
+#: Largest random extension of a pause, as a fraction of the pause, so that crawls continue at
+#: different times.
 _JITTER = 0.1
 
 
@@ -126,24 +127,24 @@ class Breaker:
         self.rest_end = max(self.rest_end or now, now + rest)
 
     def close(self) -> None:
-        """Close the breaker after a good response, which ends the row of failures."""
+        """Close the breaker, because a good response ends a series of failures."""
         self.failures = 0
         self.failing_since = self.rest_end = None
 
 
 # --- origins
 
-#: Number of faults after which an origin is given up in two cases: its name never had an address,
-#: or its port never answered although the host's other port answers. A second attempt rules out a
-#: short disturbance.
+#: Number of faults after which an origin is given up if its name never had an address. The number
+#: also holds if the origin's port never answered, but the host's other port answers. The second
+#: fault rules out a short disturbance.
 _FEW_FAILURES = 2
 #: Maximum number of characters in the URL of a probe page.
 _LONGEST_PROBE_PAGE = 500
-#: Maximum size of a probe page in bytes, unless the origin has no other probe page.
+#: Maximum size of a probe page in bytes; a larger page is used only if there is no other page.
 _LARGEST_PROBE_PAGE = 64 * 1024
 #: Maximum number of probe pages of an origin.
 _PROBE_PAGES = 8
-#: If this number of new pages is throttled before a probe ends, the host has a rate limit.
+#: The host has a rate limit if this number of pages is newly throttled before a probe ends.
 _LIMIT_EVIDENCE = 3
 #: Longest pause in seconds before the first probe.
 _SHORT_REST = 5.0
@@ -155,7 +156,7 @@ class _Mark:
 
     marked_at: float
     costs_attempt: bool = (
-        False  #: whether the next throttling costs an attempt, because other pages worked
+        False  #: whether the next throttling costs an attempt, because other pages succeeded
     )
 
 
@@ -165,7 +166,7 @@ Marks = OrderedDict[bytes, _Mark]
 
 @dataclass(slots=True)
 class _Probe:
-    """A probe to find out why an origin throttles pages although it seemed healthy."""
+    """A probe to find out why an origin throttles pages although it had no failures."""
 
     started_at: float
     rested: bool  #: whether the host pauses before the probe
@@ -176,13 +177,13 @@ class _Probe:
     def shows_a_limit(self, delay: float) -> bool:
         """Return whether the host probably has a rate limit, although a probe got a good response.
 
-        A host that gets too many requests throttles every request, and may answer well a moment
-        later. Only pages that were throttled for the first time count. If other pages counted too,
-        some pages would never lose an attempt. One page is enough if the host has a *delay*, which
-        is a sign of a limit.
+        A host over its limit throttles every request, but may answer a probe a moment later. The
+        evidence is the number of pages that were throttled for the first time. If other pages
+        counted too, some pages would be throttled for ever without the loss of an attempt. If the
+        host has a *delay*, which is a sign of a limit, one page is enough evidence.
         """
         first_throttled = sum(self.pages.values())
-        # After a pause of the host any probe succeeds, so one throttled page fewer is enough.
+        # After a pause of the host any probe succeeds, so one page fewer is enough evidence.
         return first_throttled >= (1 if delay else _LIMIT_EVIDENCE - self.rested)
 
 
@@ -190,7 +191,8 @@ class _Probe:
 class Origin(Breaker):
     """The breaker of an origin, such as `https://example.com` or `http://example.com`.
 
-    The ledger stores an origin in its host's document, without fields that only the owner needs.
+    The ledger stores an origin in its host's document, without the fields that only the host's
+    owner needs.
     """
 
     unresolved: int = 0  #: number of DNS failures of a name that had an address
@@ -233,7 +235,7 @@ class Origin(Breaker):
         return min(reversed(self.probes), key=self.probes.__getitem__, default=None)
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
-        """Record a good response; return whether a limit of the host is likely.
+        """Record a good response; return whether a rate limit of the host is likely.
 
         *delay* is the adaptive delay of the host. The response does not close the breaker if the
         request was sent before the breaker opened.
@@ -266,17 +268,17 @@ class Origin(Breaker):
         may_probe: bool,
         is_new: bool = False,
     ) -> Cause | None:
-        """Return the cause why a page was throttled, or None if a probe must show the cause.
+        """Return why a page was throttled, or None if a probe must show the cause.
 
         The page is the cause if another page got a good response after this page was throttled. If
         the cause is `Cause.ORIGIN`, the caller must call `fault`. If the host *is_new* and asks for
-        a short pause, probe only after the pause, because a host over its limit throttles every
-        request until the pause ends.
+        a short pause, probe only after the pause. A host over its limit throttles every request
+        until the pause ends.
         """
         self.resolved = True
         previous, mark = marks.get(page), _Mark(now)
         remember(marks, page, mark)
-        # Ignore that the page was throttled before the breaker opened.
+        # Use the previous mark only if the page was throttled after the breaker had opened.
         valid_mark = (
             previous if previous is not None and previous.marked_at >= self.opened_at else None
         )
@@ -314,8 +316,8 @@ class Origin(Breaker):
     ) -> int:
         """Open the breaker; return the number of new faults (0 if an open breaker stays open).
 
-        *chance* is the argument of `Policy.rest`. *named* says that the host's name had an address.
-        *other_responds* says that the host's other origin answers.
+        *chance* is the argument of `Policy.rest`. *named* says that DNS once found an address of
+        the host. *other_responds* says that the host's origin with the other scheme answers.
         """
         reason, requested_rest, faults = error.underlying, error.retry_after, 1
         self.has_responded = self.has_responded or reason is Reason.HTTP_STATUS
@@ -328,14 +330,14 @@ class Origin(Breaker):
             self.rest_end = max(self.rest_end or now, now + extra_rest)
             return 0
         if (probe := self.probe) is not None:
-            # The throttled responses have asked for a pause too. If the host still throttles after
-            # this pause, the throttled pages count as one more fault.
+            # The throttled responses during the probe may have asked for a longer pause. If the
+            # host still throttles after this pause, the throttled pages count as one more fault.
             self.probe, requested_rest = None, max(probe.retry_after, requested_rest or 0.0)
             faults += probe.rested and reason is Reason.HTTP_STATUS
         failures, max_failures = self.failures + faults, policy.max_failures
         if reason in _DNS_FAILURES and (named or self.resolved):
-            # Count DNS failures separately, because a resolver's mistakes must not add to other
-            # failures of the origin.
+            # Count DNS failures separately, because a resolver's mistakes must not increase the
+            # number of the origin's other failures.
             self.unresolved += 1
             failing_since = now if self.failing_since is None else self.failing_since
             is_final = failures >= max_failures and now - failing_since >= LONGEST_OUTAGE
@@ -343,7 +345,7 @@ class Origin(Breaker):
             is_closed = reason is Reason.DNS_NXDOMAIN or (
                 other_responds and reason in PAST_THE_NAME
             )
-            # A port that throttles pages (429) is reachable, so do not give it up after two faults.
+            # A port that throttles pages (429) is reachable, so two faults are not enough.
             if is_closed and self.good_at is None and not self.has_responded:
                 max_failures = min(max_failures, _FEW_FAILURES)
             is_final = failures - self.unresolved >= max_failures
@@ -365,7 +367,7 @@ class ProxyBreaker(Breaker):
 
     cause: str = ""  #: text of the last failure
     has_worked: bool = False  #: whether the proxy has worked in this process
-    is_dead: bool = False  #: whether requests no longer wait for the proxy
+    is_dead: bool = False  #: whether requests no longer wait until the proxy works again
 
     @property
     def ready_at(self) -> float:
@@ -409,7 +411,7 @@ class ProxyBreaker(Breaker):
         return True
 
     def is_lost(self, *, now: float) -> bool:
-        """Return whether a crawl must end if all its proxies are in the state of this proxy.
+        """Return whether the proxy is lost; a crawl must end if all its proxies are lost.
 
         If the proxy has worked before, our own uplink may be down, so the crawl waits an hour.
         """
@@ -420,17 +422,17 @@ class ProxyBreaker(Breaker):
 
 # --- the uplink
 
-#: Seconds without any response, after which the uplink may be the cause of a failed request.
+#: If no response came for these seconds, the uplink may be the cause of a failed request.
 _SILENCE = 2.0
-#: Number of hosts, besides the failing host, whose probe pages a check of the uplink needs.
+#: Minimum number of hosts with probe pages, besides the failing host, for a check of the uplink.
 _MIN_PROBED_HOSTS = 2
 #: Maximum number of probe pages in memory; each of the last hosts that answered has one page.
 _GOOD_PAGES = 5
-#: No check of the uplink begins for this number of seconds after the last check. The time is
+#: No check of the uplink begins for this number of seconds after the last check. The time must be
 #: shorter than a pause after a failure, because one outage must not count as several failures. Only
 #: the pauses of `Policy.with_short_rests` may be shorter than this time.
 _CHECK_VALID_FOR = 1.0
-#: First and longest pause in seconds between two checks; each pause is twice as long as the last.
+#: First and longest pause in seconds between two checks; each pause doubles the previous pause.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
 
@@ -441,8 +443,8 @@ class Uplink(Breaker):
 
     If a request fails while no host answers, the failure does not show whether the uplink or the
     host is the cause. So the process sends probes (test requests) to other hosts. If a host answers
-    a probe, the cause is the origin or the page. If no host answers, failures do not count until a
-    host responds or an hour has passed.
+    a probe, the cause is the origin or the page. If no host answers, failures count only after a
+    host responds, or after an hour.
     """
 
     is_blocked: bool = False  #: whether no task may begin until a probe gets a response
@@ -456,11 +458,11 @@ class Uplink(Breaker):
     """Ids of tasks that were deferred once because of an outage."""
 
     def learned(self, host: str, url: str) -> None:
-        """Keep the URL of a page for probes; the page sent a good response to any process."""
+        """Keep the URL of a page for probes; some process has got a good response for this page."""
         remember(self.good_pages, host, url, limit=_GOOD_PAGES)
 
     def answered(self, *, now: float) -> bool:
-        """Record a response of any host; return whether tasks waited for a response."""
+        """Record a response of any host; return whether tasks were blocked until this response."""
         if now - self.answered_at > _SILENCE:
             self.silent_until = now
         self.answered_at = now
@@ -477,14 +479,13 @@ class Uplink(Breaker):
     ) -> Cause | None:
         """Return the cause of a failure, or None if only probes can show the cause.
 
-        If the result is None, the caller must send probes and then ask again. The failure counts
-        against the origin if the result is ORIGIN, and not if it is UPLINK.
+        If the result is None, the caller must send probes and then ask again. If the result is
+        ORIGIN, the failure counts against the origin; if UPLINK, it does not count.
 
         - A failure counts if any host answered while the request ran, or if no other host has ever
           answered in this crawl.
         - A failure does not count if the request was sent before the end of an outage.
-        - The first failure of a *page* does not count if the request was sent while no host
-          answered.
+        - The first failure of *page* does not count if the request was sent while no host answered.
         """
         is_dead = self.failures > 0 and not self.is_blocked
         if reason not in _UPLINK_FAILURES or is_dead:

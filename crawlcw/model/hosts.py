@@ -1,8 +1,8 @@
 """A host in the ledger, and the updates of the host after each response.
 
 Every large crawler schedules hosts, not URLs. A worker leases a host like a task. At any time only
-one owner requests the host's pages, so a limit holds for all processes together. This module and
-`health` decide without I/O; the ledgers store the decisions.
+one owner sends requests to the host, so a rate limit holds for all processes together. This module
+and `health` decide without I/O; the ledgers store the decisions.
 
 The delay and the pause after failures belong to the host. Each origin has a circuit breaker,
 because a host whose port 443 is closed may serve every page on port 80. A host has at most two
@@ -38,7 +38,7 @@ _FIRST_WINDOW = 3
 FIRST_PAGES = 24
 #: Latency in seconds below which a response always counts as fast.
 _ALWAYS_FAST = 0.1
-#: Two bounds of the latency of a fast response: a multiple of the fastest latency, and seconds.
+#: Two upper bounds of a fast latency: a multiple of the fastest latency, and a number of seconds.
 _FAST_FACTOR = 2.0
 _LONGEST_FAST = 1.0
 
@@ -74,7 +74,7 @@ class Host:
     finished: int = 0  #: number of pages that all processes have finished
 
     def __post_init__(self) -> None:
-        """Make `origins` a mapping that creates an origin at the first read."""
+        """Make `origins` a mapping that creates a missing origin when it is read."""
         self.origins = defaultdict(Origin, self.origins)
 
     def copy(self) -> "Host":
@@ -99,7 +99,7 @@ class Host:
         return self.failures > 0 and all(origin.good_at is None for origin in self.origins.values())
 
     def resting_until(self, scheme: str, *, now: datetime) -> datetime | None:
-        """Return the end of a pause that the origin has alone, or None if it has no such pause."""
+        """Return the end of the origin's own pause (not the host's), or None without a pause."""
         seconds = self.origins[scheme].rest_end
         if seconds is None:
             return None
@@ -121,7 +121,7 @@ class Host:
     def origin_answered(
         self, scheme: str, *, latency: float, sent: datetime, marks: Marks, policy: Policy
     ) -> bool:
-        """Record a good response of an origin; return whether the response ended a row of failures.
+        """Record a good response of an origin; return whether it ended a series of failures.
 
         *latency* is the time until the response headers arrived, in seconds.
         """
@@ -130,12 +130,12 @@ class Host:
         if origin.answered(marks, sent=sent.timestamp(), delay=self.delay):
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
         if policy.auto_throttle and latency > max(SLOW_RESPONSE, self.delay):
-            # Limit the delay to the latency. A host that is only slow then gets one request at a
-            # time, which is slow enough.
+            # The delay must not exceed the latency. A host that is only slow then gets one request
+            # at a time, which is slow enough.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
         elif policy.auto_throttle:
-            # Shorten the delay only a little. If each success undid the effect of a 429 response,
-            # the delay would never grow.
+            # Shorten the delay only a little. If each good response cancelled the effect of a 429
+            # response, the delay would never grow.
             recovered = self.delay * _RECOVERY
             self.delay = recovered if recovered >= _SHORTEST_DELAY else 0.0
         self.page_failures = 0
@@ -166,9 +166,9 @@ class Host:
     ) -> None:
         """Record a fault of an origin, which causes a pause; too many faults give up the origin.
 
-        Only this origin pauses if the host's other origin answers and the fault is not a throttled
-        request. Otherwise the whole host pauses. *chance* in [0, 1) makes the pause up to a tenth
-        longer.
+        Only this origin pauses if the host's origin with the other scheme answers and the fault is
+        not a throttled request. Otherwise the whole host pauses. *chance*, from 0 to 1, makes the
+        pause up to a tenth longer.
         """
         origin, is_throttled = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
         other_origins = [
@@ -183,7 +183,7 @@ class Host:
             now=now.timestamp(),
             policy=policy,
             chance=chance,
-            # Both origins have the same host name, so an address of one is an address of both.
+            # Both origins have the same host name, so DNS has found an address for both or none.
             named=any(other.resolved for other in other_origins),
             other_responds=other_responds,
         )
@@ -191,8 +191,8 @@ class Host:
             self.failures += fault_count
         if not other_responds and origin.rest_end is not None and origin.given_up is None:
             rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
-            # Keep a longer pause of the host. A given-up origin causes no pause of the host,
-            # because the origin's tasks send no requests.
+            # Keep the present pause of the host if it is longer. A given-up origin causes no pause
+            # of the host, because the origin's tasks send no requests.
             self.not_before = (
                 rest_end if self.not_before is None else max(self.not_before, rest_end)
             )
@@ -217,7 +217,7 @@ class Host:
 
 @dataclass(slots=True)
 class SlowStart:
-    """A limit of concurrent requests to a new host; the limit begins at one, as TCP's slow start.
+    """A limit of concurrent requests to a new host; it begins at one, as in TCP's slow start.
 
     Each fast response raises the limit by one. At a slow host, ten finished pages raise the limit
     by one. Until `FIRST_PAGES` pages are finished, at most three concurrent requests are allowed,
@@ -232,8 +232,8 @@ class SlowStart:
     def answered(self, *, latency: float, sent: datetime) -> float:
         """Record a response after *latency* seconds; return the latency that counts for the host.
 
-        *latency* is 0 if unknown, because the response was cut off or the event loop stalled. The
-        result is 0 for a slow page if the host answers other pages quickly at the same time.
+        If the response was cut off or the event loop stalled, the latency is unknown and *latency*
+        is 0. The result is 0 for a slow page if the host meanwhile answered another page quickly.
         """
         if latency > 0:
             self.fastest = min(self.fastest, latency)
@@ -247,7 +247,7 @@ class SlowStart:
         return latency
 
     def window(self, *, finished: int) -> int:
-        """Return the limit of concurrent requests; *finished* is the number of finished pages."""
+        """Return the maximum number of concurrent requests after *finished* finished pages."""
         window = 1 + finished // _PAGES_A_STEP + self.steps
         return min(window, _FIRST_WINDOW) if finished < FIRST_PAGES else window
 
@@ -265,12 +265,12 @@ class HostLease:
 
 
 class FailureCalls(Enum):
-    """The waiting tasks of a given-up origin for which the crawl calls a method of the spider."""
+    """For which waiting tasks of a given-up origin the crawl calls a method of the spider."""
 
     NONE = auto()
     ERRBACK = auto()  #: only tasks with an errback
     ALL = auto()  #: all tasks, because the spider has an `on_error`
 
     def include(self, errback: str | None) -> bool:
-        """Return whether the crawl calls a method for a task whose errback is *errback*."""
+        """Return whether the crawl calls a method of the spider for a task with this *errback*."""
         return self is FailureCalls.ALL or (self is FailureCalls.ERRBACK and errback is not None)

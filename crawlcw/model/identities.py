@@ -97,7 +97,7 @@ def earliest_login(
 ) -> datetime | None:
     """Return when a session may log in next; None means that this run has given up the session.
 
-    A session that was given up before *process_start*, by an earlier run, may log in again.
+    A session that an earlier run gave up, before *process_start*, may log in again.
     """
     if is_given_up(identity, process_start=process_start):
         return None
@@ -115,7 +115,7 @@ def is_given_up(identity: Identity, *, process_start: datetime) -> bool:
 def login_begun(
     identity: Identity, *, owner: str, now: datetime, lease: timedelta, proxy: str | None = None
 ) -> Identity:
-    """Return the new value of a session when the worker *owner* begins a login.
+    """Let the worker *owner* begin a login; return the new value of the session.
 
     *proxy* is the key of the proxy that the session uses from now on.
     """
@@ -163,7 +163,7 @@ def login_deferred(identity: Identity, *, not_before: datetime) -> Identity:
 
 
 def retired(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return the session after a logout or a ban by the site, without its cookies and headers.
+    """Return the session without cookies and headers, after the site logged it out or banned it.
 
     If no response has shown that the login worked, a logout by the site counts as a failed login.
     """

@@ -78,7 +78,7 @@ def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
     """Return why a crawl of several workers waits; None if at least one worker makes progress.
 
     A reason such as a resting host has precedence over "waiting for other workers". Each worker
-    counts only its own hosts, so the result has the sum of these numbers.
+    counts only its own hosts, so the result has the sum of the workers' numbers.
     """
     total: IdleReason | None = None
     for idle_reason in workers:
@@ -126,7 +126,7 @@ class Rests:
 
     def __init__(self) -> None:
         self.network_down_since: datetime | None = None
-        #: Returns None if a proxy is usable, else the seconds until a proxy is, and the cause.
+        #: Returns None if a proxy is usable, else the seconds until one is usable, and the cause.
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._rest_by_host: dict[str, tuple[datetime, str]] = {}
 

@@ -3,7 +3,7 @@
 The owner writes the loan into the borrower's document in the ledger. The borrower writes a loan
 report into the same document. A lent slot counts as in use until the borrower has returned the
 loan, or the loan has expired. A loan never lasts longer than the owner's host lease. If an owner
-dies, the next owner of the host still counts the loans that have not expired.
+dies, the next owner of the host still counts the slots of loans that have not expired.
 """
 
 from dataclasses import KW_ONLY, dataclass

@@ -1,6 +1,6 @@
 """Define `page_value`, a decorator for dataclasses with one or more objects for each page.
 
-A frozen dataclass is slow to create, because its `__init__` sets each field by a call. So a
+A frozen dataclass is slow to create, because its `__init__` calls a function for each field. So a
 `page_value` class is frozen for the type checker only. The hash of an object uses all fields, as in
 a frozen class. Tasks and leases are truly frozen, because user code receives them.
 """

@@ -59,7 +59,7 @@ class Proxy:
 
     @property
     def resolves_names(self) -> bool:
-        """Whether the proxy resolves host names; if not (`socks5`), this machine resolves them."""
+        """Whether the proxy resolves host names; for `socks5`, this machine resolves them."""
         return self.scheme != "socks5"
 
 
@@ -151,7 +151,7 @@ class ProxyEnvironment:
         return cls(no_proxy=NoProxy.of(_variable(variables, "no_proxy") or ""))
 
     def proxy_for(self, scheme: str, host: str, port: int | None) -> Proxy | None:
-        """Return the environment's proxy for requests to *host*; None: send without a proxy."""
+        """Return the environment's proxy for requests to *host*, or None if they need no proxy."""
         if self.no_proxy.covers(host, port) or is_loopback(host):
             return None
         return self.by_scheme.get(scheme)
@@ -162,7 +162,7 @@ def _by_scheme(variables: Mapping[str, str]) -> dict[str, Proxy]:
     general_proxy = _variable(variables, "all_proxy")
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
-        # Ignore HTTP_PROXY in a CGI process, where a client's header sets it (CVE-2016-5385).
+        # Ignore HTTP_PROXY in a CGI process, because a client's header sets it (CVE-2016-5385).
         of_client = scheme == "http" and "REQUEST_METHOD" in variables
         text = variables.get(name) if of_client else _variable(variables, name)
         if text is None:
@@ -191,7 +191,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address that *host* means to a resolver, or None if *host* is a name."""
+    """Return the IP address that a resolver reads in *host*, or None if *host* is a name."""
     bare_host = host.strip("[]").partition("%")[0]
     try:
         return ipaddress.ip_address(bare_host)

@@ -41,7 +41,7 @@ from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: Sort order of listed tasks. An index has this order; other orders would need a sort in memory.
+#: Sort order of listed tasks. An index has this order; any other order would need a sort in memory.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _CURSOR_PROJECTION = {"update_time": 1}
@@ -51,7 +51,7 @@ _INDEX_BY_PATH = {
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
 }
-#: Map from a field to the index by this field that contains only done tasks.
+#: Map from a field to an index by this field; the index contains only done tasks.
 _INDEX_OF_DONE_TASKS = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
 _IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
 _OF_TASKS = {
@@ -61,19 +61,19 @@ _OF_TASKS = {
 }
 #: Fields of the index on `status`.
 _IN_INDEX = {"status", "update_time"}
-#: Number of tasks that one command counts, which takes a second on a slow server.
+#: Number of tasks that one command counts; such a count takes a second on a slow server.
 COUNT_BATCH_SIZE = 2_000_000
 _MAX_TASKS_PER_READ = 5_000  #: maximum number of tasks in one count of items
 _WITH_ITEMS = 200  #: maximum number of tasks in one read of items
-_BATCH_BYTES = 16 << 20  #: a read ends when its items have this size
+_BATCH_BYTES = 16 << 20  #: a read ends when all its items together have this size
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
-#: Statuses in the order in which items are counted; statuses whose tasks have items come first. A
-#: task that waits for a new visit has items only from an earlier visit.
+#: Statuses in the order in which the items of their tasks are counted. Most items belong to
+#: finished tasks; a task of another status has items only from an earlier visit.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
-#: Projection of a task for `doctor`. It replaces an item by a flag (the item is in another
-#: document), and a value by the reference to its blob.
+#: Projection of a task for `doctor`. In place of an item it has a flag, which is true if the item
+#: is in another document. In place of a value it has the reference to the value's blob.
 _TASK: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
     **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
@@ -111,7 +111,7 @@ class TaskTable(Table):
         )
         self._store = store
         self._blobs = blobs
-        #: Ids of tasks that may have been deleted while their items and blobs remain.
+        #: Ids of tasks whose deletion was interrupted, so their items and blobs may remain.
         self._half_deleted: set[bytes] = set()
 
     def _index_filter(self, index: Index, where: Where) -> Document:
@@ -131,7 +131,7 @@ class TaskTable(Table):
         other_tests = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
         # First read the tasks with the cursor's time, then earlier tasks. Each of the two reads
-        # uses one index range for each status; a joint read would use several.
+        # uses one index range for each status; one read of all would use several.
         for range_filter, order in after_cursor(index_range, cursor):
             missing_count = limit - len(cursors)
             size = scan_limit if other_tests else min(scan_limit, missing_count)
@@ -148,7 +148,7 @@ class TaskTable(Table):
             cursors += page
             if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
-            # Without `other_tests`, a page of fewer than `size` tasks is the end of the range.
+            # Without `other_tests`, a page of fewer than `size` tasks is the last of the range.
             if (
                 other_tests
                 and size < MAX_LIMIT
@@ -210,8 +210,8 @@ class TaskTable(Table):
     async def _of_status(self, where: Document) -> int:
         """Return the number of tasks of one status in a period; count them in batches.
 
-        A count of an index range takes a quarter of the time of `$group`. To find the start of the
-        next batch takes about as long as to count the batch.
+        To count an index range takes a quarter of the time that `$group` takes. To find the start
+        of the next batch takes about as long as to count the batch.
         """
         total, cursor = 0, None
         while True:
@@ -278,7 +278,7 @@ class TaskTable(Table):
 
 
 class Results:
-    """The items of tasks, which are stored in the task's document or in separate documents."""
+    """The items of tasks; each item is in its task's document or in a separate document."""
 
     def __init__(self, store: MongoStore, tasks: TaskTable, items: Items) -> None:
         self._store = store
@@ -319,8 +319,8 @@ class Results:
             if len(tasks) == len(keys) or len(keys) <= 1:
                 break
             # The server cuts a reply at 16 MiB. A cut reply has the tasks with the lowest ids,
-            # which need not be the first of *keys*, so read fewer keys. A deleted task makes the
-            # reply shorter too, but then a few more reads do no harm.
+            # perhaps not the first of *keys*, so read fewer keys. A reply is also short if a task
+            # was deleted; in this case a few needless reads do no harm.
             keys = keys[: max(1, min(len(tasks), len(keys) // 2))]
         by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
@@ -344,7 +344,7 @@ class Results:
     async def _reply(
         self, chosen: Document, fields: Sequence[str], *, limit: int
     ) -> Sequence[Document]:
-        """Return the tasks with the lowest ids; the server cuts its one reply at 16 MiB."""
+        """Return the tasks with the lowest ids, at most *limit* tasks and at most 16 MiB."""
         with mapped():
             cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
             # With a negative limit the server sends one reply and closes the cursor. Without
@@ -356,7 +356,7 @@ class Results:
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
     ) -> tuple[list[ItemRow], int]:
-        """Return the items of *tasks* until a batch is full, and the number of tasks read."""
+        """Read *tasks* until a batch of items is full; return the items and the number of tasks."""
         rows: list[ItemRow] = []
         size = 0
         for number, task in enumerate(tasks, 1):
@@ -389,8 +389,8 @@ def after_cursor(
         <= cursor_time
         < time_tests.get("$lt", datetime.max.replace(tzinfo=UTC))
     ):
-        # *where* excludes the cursor's time. A filter for this time would force the server to sort
-        # the result.
+        # *where* excludes tasks with the cursor's time. A filter for this time would force the
+        # server to sort the result.
         return [(earlier, ORDER)]
     equal = {**where, "update_time": cursor_time, "_id": {"$lt": cursor.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]

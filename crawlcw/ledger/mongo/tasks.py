@@ -50,7 +50,7 @@ class Tasks(Reopening):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """See `Tasks.page`; the query reads one range of one index."""
         if limit < 1:
-            return []  # for MongoDB limit 0 would mean no limit
+            return []  # because MongoDB reads limit 0 as no limit
         due, hint = self._due(), BY_PRIORITY
         if hosts is not None:
             due = {"host": {"$in": list(hosts)}, **due}
@@ -64,8 +64,8 @@ class Tasks(Reopening):
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
         """Read the due tasks of all hosts by one command, with one index seek for each host.
 
-        The command joins one pipeline for each host. One `find` for each host would take three
-        times the CPU. One `$lookup` for all hosts would ask every shard.
+        The command joins one pipeline for each host. A `find` for each host would take three times
+        the CPU of this command. One `$lookup` for all hosts would query every shard.
         """
         due = self._due()
         pages: list[list[dict[str, Any]]] = [

@@ -39,14 +39,14 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
 def of_host(host: str, kind: LedgerKind) -> documents.Document:
     """Return a filter for a host's tasks, which tests the host's name and a range of ids.
 
-    Because of the range of ids, a sharded collection asks only one shard. The id of a tracked task
-    does not contain the host, so the filter for tracked tasks has no range.
+    The range of ids lets MongoDB ask only one shard of a sharded collection. The id of a tracked
+    task does not contain the host, so the filter for tracked tasks has no range.
     """
     return {"host": host} if kind.tracked else {"host": host, **_ids(host)}
 
 
 def of_hosts(hosts: Sequence[str], kind: LedgerKind) -> documents.Document:
-    """Return the filter for tasks of some hosts by host name and by the hosts' ranges of ids."""
+    """Return a filter for the tasks of *hosts*, which tests host names and ranges of ids."""
     chosen: documents.Document = {"host": {"$in": hosts}}
     return chosen if kind.tracked else {**chosen, "$or": [_ids(host) for host in hosts]}
 
@@ -59,7 +59,8 @@ def _ids(host: str) -> documents.Document:
 def update_of(change: Change) -> dict[str, Any]:
     """Return the update that sets a task's fields; it removes optional fields that are None."""
     fields = documents.changed(change) | documents.progressed(change)
-    # Set each stage's result by a separate path, so that the results of other stages stay.
+    # Set a stage's result by its own path (`results.STAGE`), so that the results of other stages
+    # stay.
     results = fields.pop("results", {})
     fields |= {f"results.{stage}": result for stage, result in results.items()}
     unset_fields = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}

@@ -1,7 +1,7 @@
 """The ledger in a PostgreSQL database, which any number of machines share.
 
 Package `sql` has the code that all SQL ledgers share. Each spider or use case has a separate
-schema. A commit of claims does not wait for the disk, because a lost claim only repeats a fetch.
+schema. The write of a claim does not wait for the disk, because a lost claim only repeats a fetch.
 """
 
 from crawlcw.errors import LedgerConfigurationError

@@ -30,11 +30,11 @@ _T = TypeVar("_T")
 
 _CONNECT_TIMEOUT = 5  #: maximum seconds to connect to the server
 _REPLY_TIMEOUT = 60.0  #: maximum seconds in which the server must answer
-#: Seconds until the server ends a transaction whose client sends nothing, and releases its row
-#: locks. TCP alone would notice only after hours that such a client is gone.
+#: The server ends a transaction and releases its row locks if the client sends nothing for these
+#: seconds. TCP alone would notice only after hours that a client is gone.
 _IDLE_TIMEOUT = 15.0
-#: Maximum number of times that a transaction runs if the server ends it because of a deadlock.
-#: Deadlocks are rare, because all transactions lock rows in the order of their ids.
+#: Maximum number of runs of a transaction; the server ends a run if there is a deadlock. Deadlocks
+#: are rare, because all transactions lock rows in the order of their ids.
 _MAX_TRIES = 5
 _SETTINGS = (
     # Make the planner search in indexes, although a new table has no statistics.
@@ -68,7 +68,7 @@ _URL = re.compile(
     rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
-#: Advice for errors of a wrong URL, by a pattern of the error's message; they have no error code.
+#: Advice for errors of a wrong URL, by a pattern of the message, because the errors have no code.
 _ADVICE_BY_TEXT = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
@@ -123,7 +123,7 @@ class _BoolDumper(Int8Dumper):
 class _TextDumper(StrDumperUnknown):
     r"""Sends NUL as \1\1, because a text in PostgreSQL cannot contain NUL, and sends \1 as \1\2.
 
-    Encoded texts sort like the original texts and keep their prefixes. JSON texts escape NUL.
+    Encoded texts sort like the original texts, and prefixes stay prefixes. JSON texts escape NUL.
     """
 
     def dump(self, obj: str) -> Any:
@@ -167,7 +167,7 @@ class Database:
             client_encoding="utf8",
         )
         self._db.server_cursor_factory = psycopg.RawServerCursor
-        # Send all integers as one type, because the server would make another plan for each type.
+        # Send all integers as one type, because the server makes a separate plan for each type.
         self._db.adapters.register_dumper(int, Int8Dumper)
         self._db.adapters.register_dumper(bool, _BoolDumper)
         self._db.adapters.register_dumper(str, _TextDumper)
@@ -185,10 +185,10 @@ class Database:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection has ended, also if it ended between two statements."""
+        """Whether the connection has ended, during a statement or between two statements."""
         if self._db.closed:
             return True
-        # Between statements the server sends data only to end the connection.
+        # If the server sends data between two statements, it has ended the connection.
         poller = select.poll()
         poller.register(self._db.fileno(), select.POLLIN)
         return bool(poller.poll(0))
@@ -215,8 +215,8 @@ class Database:
                 for row in cursor:  # noqa: UP028  # `yield from` would close the cursor
                     yield row
             finally:
-                # Ignore an error of `close`, because the caller has its rows. If the connection is
-                # broken, the next statement fails.
+                # Ignore an error of `close`, because the caller has received all rows. If the
+                # connection is broken, the next statement fails.
                 with suppress(psycopg.Error):
                     cursor.close()
                 # If the first `close` failed, the driver would later warn of an open cursor.
@@ -291,7 +291,7 @@ class Connection(database.Connection):
     """A connection to a PostgreSQL server for the event loop."""
 
     def __init__(self, url: str, *, begun: Callable[[Database], None] | None = None) -> None:
-        """Create an unopened connection, which calls the function *begun* before each operation."""
+        """Create an unopened connection; each operation first calls the function *begun*."""
         super().__init__()
         self._url = url
         self._begun = begun
@@ -390,8 +390,8 @@ def _run_work(
 def check(url: str) -> None:
     """Raise `LedgerConfigurationError` for a malformed URL.
 
-    Call `check` before libpq reads the URL, because libpq's messages cite a wrong host, port or
-    option. In a malformed URL, the cited text may be a part of the password.
+    Call `check` before libpq reads the URL, because libpq's messages repeat an invalid host, port
+    or option. In a malformed URL, the repeated text may be a part of the password.
     """
     if not _URL.fullmatch(url):
         raise LedgerConfigurationError(

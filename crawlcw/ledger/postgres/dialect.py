@@ -57,7 +57,7 @@ DIALECT = PostgresDialect()
 
 @lru_cache(maxsize=1024)
 def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return a PostgreSQL statement, and the names of its parameters (None if numbered)."""
+    """Return a PostgreSQL statement, and its parameters' names (None if they have numbers)."""
     for pattern, replacement in _REPLACEMENTS:
         statement = pattern.sub(replacement, statement)
     names: dict[str, int] = {}

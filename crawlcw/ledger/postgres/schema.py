@@ -84,7 +84,7 @@ def prepare(
     """
     if create and (refusal := db.refusal()):
         raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
-    # Read the marker last, because another process may create the ledger between the two reads.
+    # Read the marker after the tables, because another process may create the ledger meanwhile.
     missing, marker = tables.missing(db), marker_of(db, name)
     recorded_kind = check_marker(marker, name, kind=kind)
     if marker is None and "tasks" not in missing:
@@ -108,14 +108,14 @@ def prepare(
         )
         if missing := tables.missing(db):
             if "tasks" in missing:
-                # Someone dropped the table of tasks, so the recorded notes about tasks are invalid.
+                # Someone dropped the table of tasks, so delete the notes about the dropped tasks.
                 forget_notes = f"UPDATE {_MARKER} SET state = NULL, control = NULL WHERE spider = ?"
                 db.execute(forget_notes, (name,))
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")
             for statement in tables.create:
                 db.execute(statement)
-        # Another process may have created the tables meanwhile. If the kind or format differs,
-        # `check_marker` raises an error, which undoes all changes.
+        # Another process may have created the tables meanwhile. If the kind or format differs, the
+        # error of `check_marker` undoes all changes.
         final_kind = check_marker(marker_of(db, name), name, kind=kind)
         if final_kind.tracked:
             for statement in tables.notify:
@@ -138,7 +138,7 @@ def check_marker(
 
 
 def marker_of(db: Database, name: str) -> Mapping[str, Any] | None:
-    """Return the marker of the ledger *name*, with its format, kind and notes, or None."""
+    """Return the marker (format, kind, notes) of the ledger *name*, or None without a marker."""
     if not _has_marker(db):
         return None
     row = db.execute(f"SELECT * FROM {_MARKER} WHERE spider = ?", (name,)).fetchone()

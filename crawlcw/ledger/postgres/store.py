@@ -1,4 +1,4 @@
-"""The connections of a ledger to PostgreSQL; they also read the server's clock."""
+"""Connect a ledger to PostgreSQL, and read the server's clock."""
 
 from collections.abc import Callable
 from datetime import datetime

@@ -81,7 +81,7 @@ class LedgerContents:
         return document
 
     def _versions(self, db: Database, task: Document) -> list[Document]:
-        """Return each visit of a task, with the visit's items, if the ledger keeps these items."""
+        """Return those visits of a task whose items the ledger keeps, with these items."""
         versions: dict[int, Document] = {}
         for row in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
             fence = row["fence"]

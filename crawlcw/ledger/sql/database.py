@@ -63,9 +63,9 @@ class Database(Protocol):
     def transaction(
         self, *, durable: bool = False, begun: bool = True
     ) -> AbstractContextManager[None]:
-        """Commit all changes of the block, or none; *durable* changes survive a power cut.
+        """Commit all changes of the block, or none; if *durable*, they survive a power cut.
 
-        If *begun* is false, the caller must call `begin` before its first write.
+        If *begun* is false, the block must call `begin` before its first write.
         """
 
     def begin(self) -> None:

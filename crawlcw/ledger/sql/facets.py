@@ -1,4 +1,4 @@
-"""The objects for operations (facets) that SQLite's and PostgreSQL's ledgers share."""
+"""The facets (groups of operations) that SQLite's and PostgreSQL's ledgers share."""
 
 from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
@@ -25,7 +25,7 @@ class Facets:
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
-        self.now = store.now  # a method `now` that calls `store.now` would be slower
+        self.now = store.now  # faster than a method `now` that calls `store.now`
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)

@@ -1,4 +1,4 @@
-"""Find when a host's first task is due, by one index seek for each priority of its tasks."""
+"""Find when a host's first task is due, by one index seek for each priority of the tasks."""
 
 from collections.abc import Collection
 from datetime import datetime

@@ -28,12 +28,12 @@ class Leases(LeasedTasks):
     """Claims tasks of an SQL ledger, and renews their leases."""
 
     _store: SqlStore
-    batch_size = 200  #: with this number of tasks a claim takes 5 ms
+    batch_size = 200  #: a claim of 200 tasks takes 5 ms
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        #: Leases from claims whose reply was lost, by task id. The ledger may lack some of these
-        #: leases.
+        #: Leases from claims whose reply was lost, by task id. If such a claim failed, the ledger
+        #: does not have its leases.
         self._unconfirmed: dict[bytes, list[Lease]] = {}
 
     async def claim(
@@ -82,7 +82,7 @@ class Leases(LeasedTasks):
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
             # A change that ignores or defers a task also counts a crash of the task's worker. The
-            # change must be durable, because no worker may come later to count the crash again.
+            # change must be durable, because perhaps no worker counts the crash again.
             is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
@@ -104,10 +104,10 @@ class Leases(LeasedTasks):
             self._unconfirmed.setdefault(lease.task.id, []).append(lease)
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
-        """Extend unconfirmed leases of *tasks* to *end*; return those that exist in the ledger.
+        """Extend unconfirmed leases of *tasks* to *end*; return the leases that the ledger has.
 
-        Without the extension, a lease that expired while the ledger was unavailable would count as
-        `lost`.
+        Without the extension, a lease that expired while the ledger was unavailable would add to
+        the task's `lost`.
         """
         unconfirmed_leases = [
             lease for task in tasks for lease in self._unconfirmed.pop(task.id, ())
@@ -128,7 +128,7 @@ class Leases(LeasedTasks):
         adopted: list[Lease] = []
         with db.transaction():
             for lease in sorted(leases, key=lambda lease: lease.task.id):
-                # Lock the task's row, to wait until a claim that is in progress has been committed.
+                # Lock the task's row: the lock waits for the commit of a claim in progress.
                 db.execute(self._store.sql.lock_task, (lease.task.id,))
                 renewed = {**lease_guard(lease), "due": milliseconds(lease.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:

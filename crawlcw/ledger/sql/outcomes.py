@@ -1,7 +1,7 @@
 """Record the outcomes of tasks, and apply the conditional writes of claims and outcomes.
 
-For each step of an SQL statement, the thread releases Python's GIL. To get the GIL back, it may
-have to wait for the event loop. Therefore one statement writes many rows with the same columns.
+For each step of an SQL statement, the thread releases Python's GIL. To get the GIL back, the thread
+may have to wait for the event loop. Therefore one statement writes many rows with the same columns.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
@@ -32,23 +32,23 @@ from crawlcw.model import transitions
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 
-#: Since version 3.33 SQLite updates many rows by one statement with a list of values, and accepts
-#: 2,000 parameters.
+#: Since version 3.33 one SQLite statement can update many rows from a list of values. These
+#: versions accept 2,000 parameters.
 _UPDATES_MANY_ROWS = sqlite3.sqlite_version_info >= (3, 33)
 _MAX_PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
 _MAX_ROWS = 64
-#: Size in characters or bytes; a row with a larger value is written alone.
+#: Size of a value in characters or bytes; a row with a larger value is written alone.
 _LARGE_VALUE_SIZE = 1 << 16
 _MAY_BE_LARGE = ("body", "context", "item")
 
 _T = TypeVar("_T")
 Values = Mapping[str, Any]  #: by column
-#: Columns of a statement: the columns that its guard compares, and the columns that it sets.
+#: Columns of a statement: those of its guard (values that must match), and those that it sets.
 Shape = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Growth(NamedTuple):
-    """Values of a change that are appended to the values in the task's row."""
+    """Values that a change appends to the values in the task's row."""
 
     error: str | None  #: error as JSON, to append to the stored errors
     kept_errors: int
@@ -58,12 +58,12 @@ class Growth(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A change of a task, as values for the columns of the task's row."""
+    """A change of a task, converted to values for the columns of the task's row."""
 
     task: Task  #: before the change
     values: Values  #: values of the columns that the change sets
     items: list[dict[str, Any]] | None  #: rows of the new items; None keeps the stored items
-    version: int  #: fence of the visit that found the items
+    version: int  #: fence of the lease whose visit found the items
     kept_versions: int  #: number of visits whose items are kept
     growth: Growth | None
 
@@ -159,7 +159,7 @@ def _write_of_rejection(settlement: Settlement, error: Exception) -> tuple[Write
 
 
 def lease_guard(lease: Lease) -> dict[str, Any]:
-    """Return the values, by column, that the task's row has while the lease is valid."""
+    """Return values by column; the task's row has these values while the lease is valid."""
     return {
         "id": lease.task.id,
         "lock": lease.token,
@@ -169,7 +169,7 @@ def lease_guard(lease: Lease) -> dict[str, Any]:
 
 
 def written(task: Task, change: Change) -> Write:
-    """Return the write of a change; raise one of `UNHOLDABLE` if a row cannot hold a value."""
+    """Convert a change to a write; raise one of `UNHOLDABLE` if a row cannot hold a value."""
     items = None
     if change.items is not None:
         url = change.response.final_url if change.response else task.url
@@ -215,11 +215,11 @@ def _growth(change: Change) -> Growth:
 def apply_each(
     db: Database, sql: Statements, writes: Sequence[tuple[Write, Values]]
 ) -> list[bool | Exception]:
-    """Apply each write if the task's row has the values of its guard; return which were applied.
+    """Apply each write if the task's row has its guard's values; return which writes were applied.
 
     `apply_each` must be the first call in a transaction, because it restarts the transaction if
     some tasks do not match. If a row cannot hold the added values together with the stored values,
-    the result is an error of `UNHOLDABLE`, and the task is unchanged.
+    the result of the write is one of `UNHOLDABLE`, and the task is unchanged.
     """
     ids = set()
     growing_ids: list[bytes] = []
@@ -227,8 +227,8 @@ def apply_each(
         ids.add(write.task.id)
         if write.growth is not None:
             growing_ids.append(write.task.id)
-    # If writes change one task twice, apply the writes one by one, so that only the first passes
-    # its guard.
+    # If writes change one task twice, apply the writes one by one, so that only the first write
+    # matches its guard.
     one_by_one = len(ids) < len(writes)
     stored = _stored_values(db, sql, growing_ids) if growing_ids and not one_by_one else {}
     settings: list[Values | Exception] = []
@@ -284,7 +284,7 @@ def _stored_values(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[
 
 
 def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
-    """Return the values of a write, with errors, results and trace appended to the stored values.
+    """Return the values of a write; append its errors, results and trace to the stored values.
 
     If the row cannot hold the stored and the added values together, return the error.
     """
@@ -308,7 +308,7 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
 
 
 def portions(values: Sequence[_T], max_rows: int = _MAX_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
-    """Yield portions of the values, each after its number of values, which is a power of two."""
+    """Yield portions of the values, as tuples (size, values); each size is a power of two."""
     start = 0
     while remaining := len(values) - start:
         size = 1 << min(remaining, max_rows).bit_length() - 1
@@ -346,10 +346,10 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
 def _row_batches(
     rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield batches of rows with the same columns, each as (columns, row count, parameters).
+    """Yield batches of rows with the same columns, as tuples (columns, row count, parameters).
 
-    A batch has up to *max_rows* rows. The row counts are powers of two, because each row count
-    needs its own statement.
+    A batch has up to *max_rows* rows. The row counts are powers of two, because each different row
+    count needs a separate statement.
     """
     parameters_by_shape: dict[Shape, list[list[Any]]] = {}
     for guard, values in rows:
@@ -373,8 +373,8 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     guard, names = shape
     # The parameters of a row are the values to set, and then the guard's values.
     columns = (*names, *guard)
-    # A claim skips a row that another process has locked, because this process takes the task. If a
-    # claim waited for a lock, two claims with the same tasks in different orders could deadlock.
+    # A claim skips a row that another process has locked, because that process changes the task. If
+    # a claim waited for a lock, two claims with the same tasks in different orders could deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
     placeholders = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]

@@ -1,4 +1,4 @@
-"""Convert documents to rows and back; a row has times as milliseconds, nested values as JSON."""
+"""Convert documents to rows and back; times become milliseconds, and nested values become JSON."""
 
 import base64
 import json
@@ -110,7 +110,7 @@ def describe_unholdable(error: Exception) -> str:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Raise `LedgerError` if the block encodes a value that a row cannot hold."""
+    """Raise `LedgerError` if the `with` block encodes a value that a row cannot hold."""
     try:
         yield
     except UNHOLDABLE as error:
@@ -126,7 +126,7 @@ def document_of(row: Any) -> documents.Document:
 def documents_of(
     columns: tuple[str, ...], rows: Iterable[Iterable[Any]]
 ) -> list[documents.Document]:
-    """Return a document for each row; each row has a value for each of *columns*, in order."""
+    """Return a document for each row; a row's values are in the order of *columns*."""
     names, converted = _fields(columns)
     document_list: list[documents.Document] = []
     for row in rows:
@@ -142,7 +142,7 @@ def documents_of(
 def _fields(
     columns: tuple[str, ...],
 ) -> tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]:
-    """Return the fields that are stored in *columns*, and those of them that need a conversion."""
+    """Return the fields that are stored in *columns*, and the fields that need a conversion."""
     names = ["_id" if name == "id" else name for name in columns]
     return names, [(name, _FROM_COLUMN[name]) for name in names if name in _FROM_COLUMN]
 
@@ -153,7 +153,7 @@ def milliseconds(moment: datetime) -> int:
     return (moment - EPOCH) // _MILLISECOND
 
 
-@lru_cache(maxsize=1024)  # cached, because tasks of one page have the same times
+@lru_cache(maxsize=1024)  # cached, because the links of a page get the same times
 def moment(milliseconds: int) -> datetime:
     """Return the time that a column stores as milliseconds since 1970."""
     return EPOCH + milliseconds * _MILLISECOND

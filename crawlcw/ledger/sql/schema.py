@@ -8,7 +8,7 @@ from collections.abc import Callable
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
-#: SQL condition for tasks that may be visited again, which is also the condition of their index.
+#: SQL condition for tasks that may be visited again; the index of these tasks has this condition.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
 #: SQL for the status code of a response, and SQL that tests for a done task with a response.
 RESPONSE_STATUS = "json_extract(response, '$.status')"
@@ -81,7 +81,7 @@ class Dialect:
     """The SQL dialect of SQLite, in which crawlcw writes all statements."""
 
     position = "rowid"  #: column by which a walk through a table is sorted
-    #: Whether two transactions can write at the same time; each must then lock rows in order of id.
+    #: Whether transactions can write at the same time; if so, each locks its rows in order of id.
     locks_rows = False
     #: Clause at the end of a SELECT that locks the selected rows for a later write.
     for_update = ""
@@ -101,7 +101,7 @@ class Dialect:
         key: str,  # noqa: ARG002  # for PostgreSQL
         waits: bool,  # noqa: ARG002
     ) -> str:
-        """Return an UPDATE with values from a list of rows `v`; column *key* of `v` has the ids.
+        """Return an UPDATE with values from a list of rows `v`, which has ids in column *key*.
 
         The UPDATE waits for locked rows if *waits* is true, and otherwise skips locked rows.
         """
@@ -161,7 +161,7 @@ class Tables:
                 (priority DESC, due) WHERE due IS NOT NULL""",
             f"""CREATE INDEX IF NOT EXISTS {self.host_due_index} ON {self.tasks}
                 (host, priority DESC, due) WHERE due IS NOT NULL""",
-            # Order tasks with equal times by id, so that a walk can continue after any task.
+            # Order tasks with equal times by id, so that a listing can continue after any task.
             f"""CREATE INDEX IF NOT EXISTS {self.changed_index} ON {self.tasks}
                 (status, update_time DESC, id DESC)""",
             # The index `revisit` has only tasks that may be visited again.

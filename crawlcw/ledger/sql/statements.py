@@ -48,15 +48,15 @@ class Statements:
             "WHERE id = ? ORDER BY i.n"
         )
 
-        # Test the priority too, so that the condition is one range of the index. Without the
-        # priority, the database would also read tasks that are not due yet.
+        # Test both the priority and the due time, so that the condition is one range of the index.
+        # Without the priority, the database would also read tasks that are not due yet.
         condition = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
         self.page = f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {due} WHERE {condition}"
         self.page_of_host = (
             f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {host_due} "
             f"WHERE host = :host AND {condition}"
         )
-        # Select the earliest due task of the highest priority below the parameter `above`.
+        # Select the earliest due task of the highest priority that is lower than `above`.
         select_next = "SELECT priority, due FROM"
         lower_priority = "due IS NOT NULL AND priority < :above ORDER BY priority DESC, due LIMIT 1"
         self.next_due = f"{select_next} {tasks} INDEXED BY {due} WHERE {lower_priority}"
@@ -138,7 +138,7 @@ class Statements:
         tasks, index = tables.tasks, tables.changed_index
         count = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
-        #: Each row has a value, a status and a number of tasks; rows may have the same value.
+        #: Each row has a value, a status and a number of tasks; two rows may have the same value.
         self.groups = {
             Dimension.HOST: (
                 f"SELECT host, status, {count} {tables.host_index} GROUP BY host, status"
@@ -190,8 +190,8 @@ class Statements:
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
         host_columns = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        #: Map from a part of the ledger to SQL (for columns and table) and to the column to sort
-        #: by.
+        #: Map from a part of the ledger to SQL with the columns and the table, and to the column by
+        #: which the rows are sorted.
         self.raw = {
             Part.TASKS: (f"{columns}, {pointers}, {number} FROM {tasks}", position),
             Part.HOSTS: (f"{host_columns} FROM {tables.hosts}", position),

@@ -53,7 +53,7 @@ class SqlStore(ABC):
         return await self.reader.run(read)
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `port.Store.writing`; the first write of *work* begins the only transaction."""
+        """See `port.Store.writing`; *work* is one transaction, which begins at its first write."""
 
         def written(db: Database) -> T:
             with db.transaction(begun=False):

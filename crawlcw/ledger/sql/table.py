@@ -1,8 +1,8 @@
 """The tables of `port` in an SQL database, where each operation is one statement.
 
 A unit of work is a coroutine that reads and writes tables. The coroutine never suspends, because
-each operation on a table completes immediately. So one call of its `send` runs it in one
-transaction.
+each operation on a table completes immediately. So one call of `send` runs the whole coroutine in
+one transaction.
 """
 
 # ruff: noqa: S608  # no SQL injection: names of tables are quoted, values are parameters
@@ -48,7 +48,7 @@ class Index(NamedTuple):
 
     of: str  #: SQL text after the table's name, such as INDEXED BY
     order: str
-    condition: str = ""  #: SQL condition of a partial index, for the end of a WHERE
+    condition: str = ""  #: condition of a partial index, for the WHERE of a query
 
 
 def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
@@ -138,7 +138,7 @@ class Table:
         return [from_json(document.pop("content")) | document for document in documents]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`; for JSON fields an UPDATE follows a SELECT."""
+        """See `port.Documents.change`; a change of JSON fields is a SELECT and then an UPDATE."""
         with refusing():
             prepared = [
                 (write, write.new and self._insertion(write.new), self._update(write))
@@ -203,8 +203,8 @@ class Table:
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
             values += (minimum, minimum)
-        # SQL needs an assignment. Assign the key only if there is no other assignment, because this
-        # rewrites the key's index.
+        # SQL needs an assignment. Assign the key only if there is no other assignment, because an
+        # assignment of the key rewrites the key's index.
         return ", ".join(assignments) or f"{self._key[0]} = {self._key[0]}", values
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
@@ -252,12 +252,12 @@ class Table:
                 return f"({self._column(name)} IS NULL OR {other})"
             case Among(members):
                 if not members:
-                    # IN (NULL) is always false, but unlike FALSE lets SQLite use the column's
-                    # partial index.
+                    # IN (NULL) is always false; with IN, but not with FALSE, SQLite can use the
+                    # column's partial index.
                     return f"{self._column(name)} IN (NULL)"
                 values += (member for member in members if not isinstance(member, int))
-                # Write numbers into the statement, so that SQLite finds the partial index with the
-                # same condition.
+                # Write numbers into the statement, so that SQLite finds a partial index whose
+                # condition has these numbers.
                 marks = (f"{member:d}" if isinstance(member, int) else "?" for member in members)
                 return f"{self._column(name)} IN ({', '.join(marks)})"
             case Unchanged(value):

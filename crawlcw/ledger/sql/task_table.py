@@ -15,7 +15,7 @@ from crawlcw.ledger.sql.table import Index, Table
 from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model.task import Status
 
-#: Number of rows, and of characters of JSON, after which a batch ends.
+#: A batch ends when it has this number of rows, or this number of characters of JSON.
 ITEM_ROWS = 500
 ITEM_CHARACTERS = 1 << 20
 
@@ -97,23 +97,23 @@ class TaskTable(Table):
     def _chosen(
         self, where: Where, by: Path, cursor: Cursor | None = None
     ) -> tuple[str, list[Any]]:
-        """Return the FROM clause (with its parameters) of rows after *cursor* that pass *where*."""
+        """Return SQL and its parameters, to select the rows after *cursor* that pass *where*."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
         time_condition, bounds = self._time_condition(where, cursor)
         return f"FROM {self._from(by)} WHERE {tests} AND {time_condition}", [*values, *bounds]
 
     def _time_condition(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
-        """Return SQL and its parameters, for the time test in *where* and for *cursor*."""
+        """Return SQL that tests the time by *where* and *cursor*, and the SQL's parameters."""
         time_test = where.get("update_time", Within(None, None))
         if not isinstance(time_test, Within):
             return self._tests({"update_time": time_test})
         text, values = self._tests({"update_time": Within(time_test.first, None)})
-        # The range must exclude tasks at its end time, so use the id b"", which is below all ids.
+        # The id b"" is below all ids, so it excludes tasks whose time is the end of the range.
         upper_bounds = [] if time_test.end is None else [(time_test.end, b"")]
         upper_bounds += [] if cursor is None else [(cursor.update_time, cursor.id)]
         if not upper_bounds:
             return text, values
-        # Test only the earlier upper bound, because the index can use only one bound.
+        # Test only the earlier of the two upper bounds, because the index can use only one.
         time, identity = min(upper_bounds)
         return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
 
@@ -181,7 +181,7 @@ class Results:
         return self._results(self._sql.versions, last_key)
 
     def _results(self, statement: str, last_id: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return items of the tasks after *last_id*; a batch ends with the last item of a task."""
+        """Return a batch of items of tasks after *last_id*; it ends with a task's last item."""
         rows: list[ItemRow] = []
         characters = 0
         for row in self._db.stream(statement, (last_id,)):

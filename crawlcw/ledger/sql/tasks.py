@@ -44,8 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_unholdable(error)))
-        # Sort by id only if the database locks rows. For SQLite, add the tasks in the order of the
-        # links on a page, because workers claim tasks in the order of their addition.
+        # A database that locks rows needs them in the order of ids. For SQLite, keep the order of
+        # the links on a page, because workers claim the task first that was added first.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):
@@ -64,8 +64,8 @@ class Tasks(Reopening):
         if hosts is None:
             due = self._due(db, limit, now)
         else:
-            # Merge the sorted due tasks of the hosts, and stop at *limit*, so that more due tasks
-            # do not make the merge slower.
+            # Merge the sorted due tasks of the hosts, and stop at *limit*, so that the merge does
+            # not take longer if there are many due tasks.
             lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
         return [*map(documents.task, documents_of(READ, islice(due, limit)))]
@@ -99,7 +99,7 @@ class Tasks(Reopening):
         return await self._store.reader.run(self._get, task_id)
 
     def _get(self, db: Database, task_id: bytes) -> Record | None:
-        # Read the task and its items by one statement, so that no write comes between two reads.
+        # Use one statement for the task and its items, so that both have the same state.
         rows = db.execute(self._store.sql.get, (task_id,)).fetchall()
         if not rows:
             return None

@@ -54,7 +54,7 @@ def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
 
 
 class Groups:
-    """Counts tasks by a common value, from indexes that have this value and the status."""
+    """Counts the tasks that share a value, by indexes that contain this value and the status."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
         self._db = db
@@ -66,8 +66,8 @@ class Groups:
             return _added_up(self._db.execute(self._sql.groups[dimension]))
         groups = _added_up(
             (code, status, number)
-            # Seek once for each status code, because otherwise PostgreSQL would read the JSON of
-            # every response.
+            # Find each status code by one index seek, because PostgreSQL would otherwise read the
+            # JSON of every response.
             for (code,) in descending(self._db, self._sql.next_response_status, {})
             for status, number in self._db.execute(self._sql.of_response_status, {"code": code})
         )
@@ -115,7 +115,7 @@ class Raw:
     async def read(
         self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
-        """See `port.Raw.read`; rows are sorted by `position`, because an id may be invalid."""
+        """See `port.Raw.read`; rows are sorted by `position`, because ids may be invalid."""
         columns, position = self._sql.raw[part]
         select, order = f"SELECT {position} AS row, {columns}", f"ORDER BY {position}"
         if wanted_ids is not None:

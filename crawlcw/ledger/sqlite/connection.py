@@ -2,7 +2,7 @@
 
 Every operation is one function, which runs on a worker thread in one transaction. The statements do
 not run on the thread one by one, because a switch to a thread costs more than a statement. A
-hundred claims take 0.2 ms; with a thread switch for each statement, the claims would take 6-12 ms.
+hundred claims take 0.2 ms; with a thread switch for each statement, they would take 6 to 12 ms.
 """
 
 import os
@@ -58,7 +58,7 @@ MISCONFIGURED = {
 
 
 class Database(sqlite3.Connection):
-    """An open connection that knows whether its last durable commits are synced to the disk."""
+    """An open connection; `unsynced` is true if a durable commit is not yet synced to the disk."""
 
     unsynced = False
     ledger_tables: Any = None
@@ -97,7 +97,7 @@ class Database(sqlite3.Connection):
     def snapshot(self) -> AbstractContextManager[Any]:
         """See `sql.database.Database.snapshot`."""
         self.execute("BEGIN")
-        # Return a context manager that ends the transaction, which `sqlite3.Connection` is.
+        # An `sqlite3.Connection` is a context manager that ends the transaction.
         return self
 
 
@@ -113,7 +113,7 @@ class Connection(database.Connection):
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Numbers of durable transactions: those committed, and those synced to the disk.
+        #: Number of committed durable transactions, and how many of them are synced to the disk.
         self._committed = 0
         self._synced = 0
 
@@ -147,7 +147,7 @@ class Connection(database.Connection):
 
         result, committed = await to_thread.run_sync(locked, limiter=self._limiter)
         if self._synced < committed:
-            # While a call waits for this lock, other calls may commit, and one sync then covers all
+            # While a call waits for the lock, other calls may commit, and one sync then covers all
             # commits.
             async with self._turn_to_sync:
                 if self._synced < committed:
@@ -184,8 +184,8 @@ class Connection(database.Connection):
         if self._closed:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
         make_private(self._path)
-        # Open a read-only file as immutable, because SQLite would otherwise create `-wal` and
-        # `-shm` files, which would stay read-only when the file becomes writable.
+        # Open a read-only file as immutable. Otherwise SQLite would create `-wal` and `-shm` files,
+        # and these files would stay read-only when the file becomes writable.
         is_immutable = is_still(self._path)
         name = f"file:{quote(bytes(self._file))}?immutable=1" if is_immutable else self._path
         db = sqlite3.connect(
@@ -246,7 +246,7 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
         return LedgerConfigurationError(
             f"Cannot create the folder of the ledger {path}: {error.strerror}."
         )
-    # The low byte of an error code is its class (https://www.sqlite.org/rescode.html).
+    # The low byte of an error code is the class of the error (https://www.sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _UNAVAILABLE:
         return LedgerUnavailableError(f"The ledger {path} {_UNAVAILABLE[code]} ({error}).")
@@ -263,8 +263,8 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # Try again, because if two processes switch to WAL at the same time, SQLite refuses one
-            # of them immediately, without the busy timeout.
+            # If two processes switch to WAL at the same time, SQLite refuses one of them
+            # immediately, without the busy timeout. So try again.
             is_busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() > deadline:
                 raise

@@ -1,4 +1,4 @@
-"""Give only this user access to the file of the ledger, because requests contain secrets.
+"""Give only the current user access to the ledger's file, because requests contain secrets.
 
 crawlcw creates folders with mode 0700, and the file with 0600. SQLite gives the `-wal` and the
 `-shm` file the mode of the database file. The mode of an existing folder does not change.
@@ -17,20 +17,20 @@ _FILE = 0o600
 
 
 def make_private(path: Path) -> None:
-    """Create the file at *path* and missing folders, with access only for this user.
+    """Create the file at *path* and missing folders; only the current user has access to them.
 
     Raises `OSError` for a folder that cannot be created. If the file cannot be created,
     `make_private` does nothing, because SQLite will report the reason.
     """
-    # Create each folder separately, because `mkdir(parents=True)` sets the last folder's mode only.
+    # Create each folder separately, because `mkdir(parents=True)` sets the mode of only one.
     for folder in reversed((path.parent, *path.parent.parents)):
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
         path.parent.mkdir(exist_ok=True)  # raises an error that says why
     with suppress(OSError):
-        # Do not open an existing file, because `os.close` would remove the file locks of this
-        # process, which another connection may need. `resolve` follows a symbolic link.
+        # Do not open an existing file, because `os.close` would remove this process's locks on the
+        # file. Another connection may need them. `resolve` follows a symbolic link.
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE))
 
 
@@ -44,8 +44,8 @@ def is_read_only(path: Path) -> bool:
 def is_still(path: Path) -> bool:
     """Return whether SQLite can read the file at *path* as immutable.
 
-    The file must be read-only, and not open in any process. If a `-wal` file exists, some process
-    has the database open.
+    The file must be read-only, and no process may have it open. If a `-wal` file exists, some
+    process has the database open.
     """
     file = path.resolve()
     return (
@@ -58,7 +58,7 @@ def is_still(path: Path) -> bool:
 def shut_out_others(path: Path) -> None:
     """Remove the access of all other users to a file that every user may read.
 
-    If only the owner and the group may read a file, its mode stays, because the owner chose it.
+    If only the owner and the group may read a file, the owner chose its mode, so the mode stays.
     """
     for file in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):

@@ -39,7 +39,7 @@ class Inspection(examination.Inspection):
             # An immutable connection does not know the journal mode, so read the file's header.
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
-        # Ask for the mode after a read, because a connection reports an old mode before.
+        # Ask for the mode after a read, because a connection without a read reports an old mode.
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def _health(self, db: sqlite3.Connection) -> Health:
@@ -47,8 +47,8 @@ class Inspection(examination.Inspection):
         mode = self._journal_mode(db)
         if mode != "wal":
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
-        # Check also the files that SQLite created, because beside a read-only file they were
-        # created read-only, and stay read-only when the file becomes writable.
+        # Check the `-wal` and `-shm` files too. SQLite creates them read-only beside a read-only
+        # file, and they stay read-only when that file becomes writable.
         side_files = [
             self._store.path.with_name(f"{self._store.path.name}{end}") for end in ("-wal", "-shm")
         ]

@@ -1,4 +1,4 @@
-"""The ledger in an SQLite file, which consists of facets that share one store."""
+"""The ledger in an SQLite file; the ledger consists of facets that share one store."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -60,7 +60,7 @@ class SqliteLedger(Facets):
         """Return a new temporary ledger of *name*, which `close` deletes.
 
         The ledger is a file in the system's temporary folder. The ledger is not in memory, because
-        there one connection could not read while another connection writes.
+        in memory one connection cannot read while another connection writes.
         """
         folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
         ledger = await cls.open(folder / "ledger.db", name, kind=kind)
@@ -91,14 +91,14 @@ class SqliteLedger(Facets):
     async def _opening(
         cls, path: str | Path, name: str, clock: Callable[[], datetime] | None
     ) -> AsyncIterator[Self]:
-        """Open the ledger for a block, then set its clock; close the ledger after an error."""
+        """Open the ledger, run the block, then set the clock; close the ledger after an error."""
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
             yield ledger
             await store.reader.run(restrict_to_reading)
-            # Never set the clock below the latest recorded time, because due tasks would wait.
+            # Never set the clock below the latest recorded time, because it would delay due tasks.
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():

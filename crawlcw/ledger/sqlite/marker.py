@@ -57,12 +57,12 @@ def prepare(
     enter_wal_mode(db)
     # Let SQLite sync only the main file, because `Connection` syncs the WAL.
     db.execute("PRAGMA synchronous = NORMAL")
-    # Keep undo logs in memory, because by default SQLite writes the undo log of a statement on many
-    # rows to a separate file.
+    # Keep undo logs in memory. By default SQLite writes the undo log of a statement to a separate
+    # file if the statement changes many rows.
     db.execute("PRAGMA temp_store = MEMORY")
     marker = None if create else marker_of(db, name)
     if marker is not None and tables.names <= names:
-        # Return early, because a transaction would wait for other writers although nothing changes.
+        # Begin no transaction if nothing changes, because it would wait for other writers.
         return recorded_kind
     with db.transaction(durable=True):
         # Ignore the case of names, because for SQLite "Books" and "books" are the same table.
@@ -80,14 +80,14 @@ def prepare(
             parameters,
         )
         if name not in names_in(db):
-            # Someone dropped the table of tasks, so the recorded notes about tasks are invalid.
+            # Someone dropped the table of tasks, so delete the notes about the dropped tasks.
             db.execute(
                 f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", parameters
             )
         for statement in tables.create:
             db.execute(statement)
-        # Another process may have created the tables meanwhile. If the kind or format differs,
-        # `check_marker` raises an error, which undoes all changes.
+        # Another process may have created the tables meanwhile. If the kind or format differs, the
+        # error of `check_marker` undoes all changes.
         return check_marker(db, name, path, kind=kind)
 
 
