@@ -45,7 +45,7 @@ class DevCache:
 
     def __init__(self, settings: Settings, memory: MemoryBudget, *, folder: Path = FOLDER) -> None:
         """Reserve memory for stored bodies in *memory*, the downloader's memory budget."""
-        self._folder = folder
+        self._folder = folder.absolute()
         self._expires = settings.cache_expires.total_seconds()
         self._is_read = settings.cache == "dev"
         self._max_body = settings.max_body

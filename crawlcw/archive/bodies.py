@@ -55,7 +55,8 @@ _MOST_WAITING = 8 << 20
 
 def folder_of(spider: str, settings: Settings) -> Path:
     """Return the folder of a spider's WARC files."""
-    return Path(settings.bodies_dir) / spider
+    # Return an absolute path, because a spider may change the current folder.
+    return Path(settings.bodies_dir).absolute() / spider
 
 
 class Bodies:

@@ -1,7 +1,9 @@
 """Crawl in this process, handle signals, and show progress and report, for `run` and `demo`."""
 
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 import anyio
 
@@ -33,10 +35,12 @@ async def crawl(
     Calls *afterwards* with the open ledger, unless a second signal stopped the crawl.
     """
     meter = Meter() if output.metrics is not None else None
+    working_folder = Path.cwd()
 
     async def end(report: Report, ledger: Ledger, notice: dict[str, object]) -> int:
         at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
         if afterwards is not None and not at_once:
+            os.chdir(working_folder)  # the spider may have changed it
             await afterwards(ledger)
         code = show_report(report, output, settings=settings)
         code = INTERRUPTED if at_once else code

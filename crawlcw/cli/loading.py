@@ -11,7 +11,7 @@ import inspect
 import logging
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -53,11 +53,22 @@ class BrokenFile:
     error: SpiderError
 
 
-def find(reference: str) -> type[Spider]:
+def find(reference: str, scrapy_settings: Sequence[str] = ()) -> type[Spider]:
     """Return the spider that a name, `file.py`, `file.py:Class` or `module:Class` refers to.
 
-    Raises `SpiderError` with a list of the available spiders.
+    A spider of a Scrapy project is `FOLDER:SPIDER` or, inside the project, its name;
+    *scrapy_settings* are `NAME=VALUE` texts for this project. Raises `SpiderError` with a list of
+    the available spiders.
     """
+    if (scrapy_target := in_scrapy_project(reference)) is not None:
+        from crawlcw.scrapy import project  # imported late: other spiders need no Scrapy
+
+        folder, name = scrapy_target
+        crawler = project.crawler_of(folder, name, scrapy_settings)
+        spider_class: type[Spider] = importlib.import_module("crawlcw.scrapy.spider").adapted(
+            crawler, folder.resolve()
+        )
+        return spider_class
     if (target := _load_named(reference)) is not None:
         return _in_module(*target)
     if is_name(reference):
@@ -120,14 +131,77 @@ def _is_file(path: Path) -> bool:
 
 
 def name_of(text: str) -> str:
-    """Return *text* if it can be a name; otherwise find the spider, and return its name."""
-    return text if is_name(text) else find(text).name
+    """Return *text* if it can be a name; otherwise find the spider, and return its name.
+
+    A spider of a Scrapy project has a name without loading the project.
+    """
+    if is_name(text):
+        return text
+    if (scrapy_target := in_scrapy_project(text)) is not None:
+        from crawlcw.scrapy import project
+
+        return project.name_of(scrapy_target[1])
+    return find(text).name
+
+
+def in_scrapy_project(reference: str) -> tuple[Path, str] | None:
+    """Return the folder of the Scrapy project and the spider in it that *reference* names.
+
+    Return None for a reference to any other spider. Raises `SpiderError` for a folder alone.
+    """
+    location, colon, name = reference.partition(":")
+    if _is_folder(Path(location)) and (colon or "/" in location or _has_config(Path(location))):
+        if colon and not _has_config(Path(location)) and (Path(location) / "__init__.py").exists():
+            return None  # a package: `package:Class`
+        if name or not _has_config(Path(location)):
+            return Path(location), name
+        raise SpiderError(
+            f"{location} is a Scrapy project: name a spider of it, such as {location}:SPIDER "
+            "(`crawlcw list` lists them, if you run it in the project)"
+        )
+    if colon or "/" in reference or reference.endswith(".py"):
+        return None
+    folder = scrapy_folder()
+    return None if folder is None or _offers(reference) else (folder, reference)
+
+
+def scrapy_folder() -> Path | None:
+    """Return the folder of the Scrapy project that the working directory is in, or None."""
+    return next(filter(_has_config, (Path.cwd(), *Path.cwd().parents)), None)
+
+
+def _has_config(folder: Path) -> bool:
+    return (folder / "scrapy.cfg").is_file()
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False  # `_is_file` reports the error
+
+
+def _offers(name: str) -> bool:
+    """Return whether a file in ./spiders, inside a Scrapy project, has the spider *name*."""
+    from crawlcw.checking.reading import located  # reads spider files without running them
+
+    path_and_class = located(name, FOLDER)
+    return path_and_class is not None and _is_of_crawlcw(path_and_class[0])
+
+
+def _is_of_crawlcw(path: Path) -> bool:
+    """Return whether a spider file uses crawlcw; the other files belong to the Scrapy project."""
+    try:
+        return b"crawlcw" in path.read_bytes()
+    except OSError:
+        return True  # loading it reports the error
 
 
 def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
     """Yield the spiders of a folder, and the files that cannot be loaded.
 
-    Raises `SpiderError` for a folder that cannot be read.
+    Inside a Scrapy project, the files of that project are left out. Raises `SpiderError` for a
+    folder that cannot be read.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".py")
@@ -135,8 +209,9 @@ def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
         return
     except OSError as error:
         raise SpiderError(f"./{folder} cannot be read: {error.strerror}") from None
+    in_project = scrapy_folder() is not None
     for path in paths:
-        if path.name.startswith("_"):
+        if path.name.startswith("_") or (in_project and not _is_of_crawlcw(path)):
             continue
         try:
             spider_classes = _spiders(load_file(path))
@@ -145,6 +220,21 @@ def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
         else:
             for spider_class in spider_classes:
                 yield ListedSpider(name=spider_class.name, spider_class=spider_class, path=path)
+
+
+def load(
+    reference: str, arguments: Iterable[str], assignments: Sequence[str]
+) -> tuple[Spider, list[str]]:
+    """Return the spider that *reference* names, and the *assignments* that are crawlcw's settings.
+
+    In a Scrapy project, the assignments with names in capitals are Scrapy's settings. See `find`
+    and `make` for the errors.
+    """
+    scrapy_settings: list[str] = []
+    if in_scrapy_project(reference) is not None:
+        scrapy_settings = [text for text in assignments if text.partition("=")[0].isupper()]
+    spider = make(find(reference, scrapy_settings), arguments)
+    return spider, [text for text in assignments if text not in scrapy_settings]
 
 
 def make(spider_class: type[Spider], arguments: Iterable[str]) -> Spider:

@@ -89,7 +89,8 @@ def command(
     """Crawl SPIDER, or resume an earlier crawl.
 
     SPIDER is the name of a spider in ./spiders/*.py, a path (file.py, or
-    file.py:Class), or package.module:Class.
+    file.py:Class), or package.module:Class. A spider of a Scrapy project is FOLDER:SPIDER or,
+    inside the project, SPIDER; -s NAME=VALUE with a name in capitals is a setting of Scrapy.
 
     Settings come from the spider's class, [tool.crawlcw] in pyproject.toml, CRAWLCW_* variables and
     -s. If several places set a setting, the last place wins.
@@ -126,9 +127,9 @@ def command(
         # the spider's garbage, such as an open file, is collected.
         gc.freeze()
         gc.enable()
-        loaded_spider = loading.make(loading.find(spider), arguments)
+        loaded_spider, remaining = loading.load(spider, arguments, assignments)
         deadline.add_user_package(type(loaded_spider))
-        settings = options.settings_of(loaded_spider, [*assignments, *option_assignments, *share])
+        settings = options.settings_of(loaded_spider, [*remaining, *option_assignments, *share])
         secure_descriptors(settings.concurrency)
         return loaded_spider, settings
 

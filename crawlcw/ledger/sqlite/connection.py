@@ -183,11 +183,11 @@ class Connection(database.Connection):
     def _opened(self) -> Database:
         if self._closed:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
-        make_private(self._path)
+        make_private(self._file)
         # Open a read-only file as immutable. Otherwise SQLite would create `-wal` and `-shm` files,
         # and these files would stay read-only when the file becomes writable.
-        is_immutable = is_still(self._path)
-        name = f"file:{quote(bytes(self._file))}?immutable=1" if is_immutable else self._path
+        is_immutable = is_still(self._file)
+        name = f"file:{quote(bytes(self._file))}?immutable=1" if is_immutable else self._file
         db = sqlite3.connect(
             name,
             uri=is_immutable,
