@@ -70,7 +70,7 @@ def form(data: Any) -> bytes:
 
 
 def check_context(context: object) -> None:
-    """Raise `SpiderError` for a context that the ledger would not return unchanged."""
+    """Raise `SpiderError` if the ledger could not return the request's *context* unchanged."""
     if not isinstance(context, Mapping):
         raise SpiderError(
             f"Request(context=...) takes a mapping, not a value {_type_phrase(context)}"

@@ -58,7 +58,7 @@ _TYPE_PARAMETER = re.compile(
 #: One value of a Content-Type that was sent more than once: its type, and its parameters.
 _CONTENT_TYPE_VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
 _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
-#: Content types of bodies that may be HTML, like a body without a type.
+#: Content types with which a body may be HTML; a body without a type may be HTML too.
 _HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
@@ -110,7 +110,7 @@ def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> st
     return declared or ("utf-8" if is_utf8 else "windows-1252")
 
 
-#: Maximum length of the attributes of a <meta> in the cache.
+#: Maximum length of the attributes if the cache stores a <meta>.
 _SHORT_META = 200
 
 
@@ -118,7 +118,7 @@ _SHORT_META = 200
 def named(label: str) -> str | None:
     """Return the name of the encoding that browsers mean by *label*, None for an unknown *label*.
 
-    The function knows the labels of the web, and also the names that `python_name` returns.
+    The function knows the labels of the Encoding Standard and the results of `python_name`.
     """
     if not label.isascii() or len(label) > _LONGEST_LABEL:
         return None
@@ -169,7 +169,7 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 @cache
 def _table(encoding: str) -> str | None:
-    """Return the characters of all 256 bytes; with them Python decodes faster than endec."""
+    """Return the characters of all 256 bytes; Python decodes by them faster than by endec."""
     if encoding in _MULTI_BYTE:
         return None
     return endec.decode(bytes(range(256)), encoding, "replace", bom="ignore")

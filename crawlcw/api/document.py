@@ -38,7 +38,7 @@ class Metas(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """The trees of one page, made or refused by a crawl before it runs the callback."""
+    """The trees of a page, or why it has none, as known before the crawl runs the callback."""
 
     tree: LexborHTMLParser | None = None  #: if made already
     refusal: ParseRefusedError | None = None  #: why the page has no tree
@@ -104,8 +104,8 @@ class Document:
     def json(self) -> Any:
         """Return the body as JSON; raises `ValueError` if the body is not JSON."""
         try:
-            # Try UTF-8 first, because a server may send JSON as HTML, and a <meta charset> in a
-            # string of the JSON does not name the encoding of the JSON.
+            # Try UTF-8 first. If a server sends JSON as HTML, a <meta charset> in a string of the
+            # JSON does not name the encoding of the JSON.
             text = self.body.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = self.text
@@ -243,7 +243,7 @@ class Document:
 
 
 def check(refusal: ParseRefusedError | None) -> None:
-    """Raise a copy of *refusal*, unless *refusal* is None."""
+    """Raise a copy of the error *refusal* if it is not None."""
     if refusal is not None:
         # Raise a copy, because the traceback of a stored error would keep the response and its
         # bytes in memory until the next garbage collection.

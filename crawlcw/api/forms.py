@@ -2,7 +2,7 @@
 
 All fields of a form, also hidden fields, have the values from the page. The HTML standard defines
 which fields are sent ("constructing the entry list") and how ("form submission algorithm"). This
-module cannot submit a form with files or in a dialog; a spider must make such a request itself.
+module sends no files, and submits no form in a dialog; a spider must do so itself.
 """
 
 import re
@@ -373,7 +373,7 @@ def _decimal(value: str | None) -> Decimal | None:
 
 
 def _in_range(value: str, attributes: Mapping[str, str | None]) -> str:
-    """Return the value of a slider, within its bounds and on a step; by default the middle."""
+    """Return a slider's value within its bounds and on a step; without a value, the middle."""
     number = _decimal(value)
     low, high, step = (_decimal(attributes.get(name)) for name in ("min", "max", "step"))
     base = next((bound for bound in (low, number) if bound is not None), Decimal(0))
@@ -400,7 +400,7 @@ def _simple_color(value: str) -> str:
 def _wrapped(text: str, *, columns: int) -> str:
     """Return a text with the line ends that Chromium adds for `wrap=hard`.
 
-    A line holds at most *columns* + 1 characters; spaces at its end do not count.
+    A line holds at most *columns* + 1 characters without the spaces at the line's end.
     """
     max_line, lines = columns + 1, list[str]()
     for paragraph in text.split("\n"):

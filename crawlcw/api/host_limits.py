@@ -1,8 +1,8 @@
 """Check the hosts that a spider names in `limits` and `allowed_hosts`.
 
-This module raises an error for a name that no host of a task can have. Otherwise a limit for such a
-name would never apply, and such a name in `allowed_hosts` would make the crawl drop links silently.
-This module finds the limit of a host; the host queues apply limits.
+This module raises an error for a name that cannot be the host of a task. Otherwise a limit for such
+a name would never apply, and such a name in `allowed_hosts` would make the crawl drop links
+silently. This module finds the limit of a host; the host queues apply limits.
 """
 
 import re

@@ -150,7 +150,7 @@ class TrapPolicy:
 
 
 def _repeats_segments(segments: list[str], max_repeats: int) -> bool:
-    """Return whether a non-empty path segment occurs more than *max_repeats* times."""
+    """Return whether any non-empty path segment occurs more than *max_repeats* times."""
     if len(segments) - len(set(segments)) < max_repeats:
         return False
     counts = Counter(segments)

@@ -12,8 +12,8 @@ So the operating system limits the memory of a tree, by RLIMIT_DATA of setrlimit
 
 parsel, on libxml2, serves XPath, `::text` and regular expressions. libxml2 is slower than lexbor on
 unusual pages, drops deeply nested elements silently, and resolves entities. crawlcw refuses a page
-of which libxml2 would make a wrong tree. parsel is an optional dependency, imported when a callback
-first uses a parsel selector.
+if libxml2 would make a wrong tree. parsel is an optional dependency, imported when a callback first
+uses a parsel selector.
 """
 
 import codecs
@@ -54,7 +54,7 @@ MAX_TREE = 128 << 20
 #: The memory limit of a tree in this process, in bytes. MAX_HEAP is above MAX_TREE, because the
 #: estimate is too low if the parser opens unclosed formatting tags again in every block.
 MAX_HEAP = 2 * MAX_TREE
-#: Length in bytes from which the attributes of a tag count; shorter tags are harmless.
+#: Length in bytes from which a tag's attributes are counted; shorter tags are harmless.
 _LONG_TAG = 2048
 _CHUNK = 4096
 #: Limits in bytes of a body and of its tree. A separate process parses larger pages; parsing a
@@ -78,7 +78,7 @@ _MAX_STEPS = 250_000_000
 _MAX_REOPENED = 316_000
 #: Maximum number of <option>, <html> and <body> in a page, because each further tag costs more.
 _MAX_REPEATED = 2_000
-#: Size of a body that cannot exceed MAX_ATTRIBUTE_WORK, because an attribute takes two bytes.
+#: A body of this size cannot exceed MAX_ATTRIBUTE_WORK, because an attribute takes two bytes.
 _FEW_ATTRIBUTES = 20_000
 #: Maximum number of bytes that a tag (an element with its text) adds to a tree (measured: 30-230).
 _TREE_PER_TAG = 256
@@ -101,8 +101,8 @@ _FORMATTING = re.compile(
 #: A pattern with both cases of a letter is three times as fast as IGNORECASE, because the search
 #: then starts only at each `<`.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
-#: Attributes by a stricter grammar than the standard's, so that the pattern ends at the same
-#: position as a parser. The pattern's first line is an optimisation.
+#: Matches attributes by a stricter grammar than the standard's, so that the match ends where a
+#: parser ends. The pattern's first line is an optimisation.
 _ATTRIBUTES = (
     rb"(?: [a-z-]++=\"[^\"<>]*+\")*+"
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
@@ -135,7 +135,7 @@ _START = 1024
 _PAGE = resource.getpagesize()
 #: A file of Linux, whose sixth number is the memory that RLIMIT_DATA limits, in memory pages.
 _MEMORY_FILE = "/proc/self/statm"
-#: Seconds between reads of `_MEMORY_FILE`, because a read releases the interpreter's lock.
+#: Seconds between reads of `_MEMORY_FILE`; more reads would release the GIL more often.
 _MEMORY_READ_EVERY = 0.5
 _SHADOW = b"shadowrootmode"
 _TEMPLATE_OR_TEXT = re.compile(
@@ -223,7 +223,7 @@ def prepared(body: bytes) -> bytes:
     """Return a page, in UTF-8, prepared for the parser.
 
     - Very many NULs are removed, because lexbor stores an error for each NUL. Ten million NULs take
-      160 MB, or minutes if there is less memory. Browsers also drop NULs from a page's text.
+    160 MB; with less memory they take minutes. Browsers also drop NULs from a page's text.
     - Shadow roots become part of the page.
     """
     if b"\0" in body and body.count(b"\0") > _MAX_NULS:
@@ -254,11 +254,11 @@ def with_open_shadow_roots(body: bytes) -> bytes:
 def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
     """Return a page, in UTF-8, whose controls name the form that they belong to.
 
-    In browsers a field's form does not depend on the tree only (HTML standard, 13.2.6.4.7, "form
+    In browsers a field's form depends on more than the tree (HTML standard, 13.2.6.4.7, "form
     element pointer"). After a `</div>` has closed a form, later fields still belong to the form. A
     form inside of a form does not count. Inside of a <template>, the tree alone decides to which
-    form a field belongs. If *are_named* is false, controls get no form's name, and the function
-    only removes forms inside of forms.
+    form a field belongs. If *are_named* is false, the function names no forms, and only removes
+    forms inside of forms.
     """
     count = pointer = templates = 0
 
@@ -401,7 +401,7 @@ def _depth(body: bytes) -> str | None:
 
 
 def _attribute_work(body: bytes) -> int:
-    """Return the sum of the squared numbers of attributes of all long tags, or a larger number."""
+    """Return an upper bound of the sum of the squared attribute numbers of all long tags."""
     offset = 0
     while (
         offset < len(body) - _LONG_TAG
@@ -443,8 +443,8 @@ def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool 
     """Return the result of *make*, which may allocate at most *extra_bytes* bytes.
 
     *make* must handle the lack of memory itself, for example by raising. If *exactly* is false, the
-    limit may use a memory size that was measured half a second ago. The limit applies to all
-    threads while *make* runs. The memory is not limited in these cases:
+    process's memory may have been measured half a second ago. The limit applies to all threads
+    while *make* runs. The memory is not limited in these cases:
 
     - outside of the main thread, because two threads would restore each other's limit
     - if the system does not report the memory of the process
@@ -483,7 +483,7 @@ def _used_memory(_: int) -> int:
 
 
 def kind_of(content_type: str | None) -> Kind:
-    """Return the kind, HTML or XML, as which parsel must parse a page of this content type."""
+    """Return whether parsel must parse a page of this content type as HTML or as XML."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     is_xml = kind in _XML_TYPES or (kind.endswith("+xml") and kind != _XHTML)
     return "xml" if is_xml else "html"

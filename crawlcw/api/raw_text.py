@@ -26,7 +26,7 @@ TEXT_ELEMENT = b"|".join(
 
 _SPACE = rb"[ \t\r\n]"
 #: Attributes as old versions of libxml2 read them. A name such as `@click` does not match, because
-#: libxml2 then continues at the next space, even inside of quotes.
+#: after it libxml2 continues at the next space, even inside of quotes.
 _ATTRIBUTES = (
     rb"(?:" + _SPACE + rb"++[a-z_:][a-z0-9_:.-]{0,60}+(?:" + _SPACE + rb"*+=" + _SPACE + rb"*+"
     rb"(?:\"[^\"]*+\"|'[^']*+'|[^ \t\r\n\f\"'`<>=]++))?+)*+" + _SPACE + rb"*+"
@@ -47,8 +47,8 @@ _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_T
 #: A comment that contains no `--!>`, because only some parsers end a comment there.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
-#: Tags of shapes in an SVG. The list has no HTML tag, which would end the SVG, and not `desc`,
-#: which may contain HTML.
+#: Tags of shapes in an SVG. The list has no HTML tag, because it would end the SVG, and no `desc`,
+#: because it may contain HTML.
 _SHAPE = (
     rb"(?:g|path|circle|rect|line|polyline|polygon|ellipse|use|defs|symbol|clippath|mask|stop|"
     rb"lineargradient|radialgradient|pattern|text|tspan|filter|fe[a-z]{1,20}+|animate)"
@@ -59,8 +59,8 @@ def _holding_text(*names: bytes) -> bytes:
     return b"|".join(b"<%b%b[^<]*+</%b%b" % (name, _OPEN, name, _END) for name in names)
 
 
-#: Patterns. Only `without_raw_text` compiles them, because compiling takes 3 ms and few crawls call
-#: that function.
+#: Patterns. Only `without_raw_text` compiles the patterns, because this takes 3 ms and few crawls
+#: need it.
 _FOLLOWED = (
     rb"(?:[^<]++"
     rb"|</"
@@ -94,7 +94,7 @@ _RAW_TEXT = (
 
 
 def without_raw_text(body: bytes) -> bytes:
-    """Return a page, in UTF-8, without its raw text, in which no HTML parser finds tags.
+    """Return a page in UTF-8 without raw text (text in which no HTML parser finds tags).
 
     Some raw text may remain, but nothing else is removed. Takes linear time.
     """

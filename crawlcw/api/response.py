@@ -137,7 +137,7 @@ class Response(Document):
         #: The `playwright.async_api.Page` of a page that was rendered in a browser; it is open
         #: until the callback ends.
         self.page: Any = None
-        #: The callback of the last `follow` without options, and the request to copy for each link.
+        #: The callback of the last `follow` without options, and the request that each link copies.
         self._link_template: tuple[Callback | None, Request] | None = None
 
     @property
@@ -203,7 +203,7 @@ class Response(Document):
         try:
             nodes = self._nodes("base[href]")
         except ParseRefusedError as refusal:
-            # Cache the refusal too, because each link of the page needs the base, and checking a
+            # Cache this error too, because each link of the page needs the base, and checking a
             # large page is slow. Drop the traceback, because it would keep the response in memory.
             return refusal.with_traceback(None)
         for node in nodes:
@@ -226,8 +226,8 @@ class Response(Document):
             raise TypeError(
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )
-        # Look for the encoding only if the address is not ASCII, because that may decode the whole
-        # page.
+        # Look for the encoding only if the address is not ASCII, because the search may decode the
+        # whole page.
         encoding = "utf-8" if href.isascii() else self._charset
         return urls.resolve(self.base_url, href, encoding=encoding)
 
@@ -239,7 +239,7 @@ class Response(Document):
         return locations
 
     def _location_of(self, address: str | None, target: "Link") -> Location | Refusal:
-        """Return the location of *address*, which a link of the page has; *target* is the link."""
+        """Return the location of *address*, the address of the page's link *target*."""
         if address is None:
             tag_prefix = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
             return Refusal(Reason.URL_INVALID, f"{tag_prefix}no link")
@@ -267,7 +267,7 @@ class Response(Document):
         if options:
             return Request(location.url, callback, **options)
         if self._link_template is None or self._link_template[0] != callback:
-            # Return only copies of a template, because a spider may change a returned request.
+            # Return only copies of this request, because a spider may change a returned request.
             self._link_template = (callback, Request(location.url, callback))
         return self._link_template[1].with_location(location)
 
@@ -289,8 +289,8 @@ class Response(Document):
         broken address) are only counted in `dropped`. If the setting `obey_robots` is on, all links
         of a page with `nofollow` are only counted. An `<a>` without `href` is not a link.
 
-        - *allow*, *deny*: regular expressions; `search` must find one of *allow*, and none
-          of *deny*, in the absolute address.
+        - *allow*, *deny*: regular expressions; `re.search` in the absolute address must find one of
+        *allow*, and none of *deny*.
         - *extensions*: the file extensions that the address may have (`""`: no extension).
         - *deny_extensions*: the file extensions that the address must not have; True means media,
           archives and other files that are not pages.
@@ -412,13 +412,13 @@ class Response(Document):
 
 
 class _Locations(dict[str, Location | Refusal]):
-    """A cache of the location of each address on a page, so that each is resolved once."""
+    """Caches the location of each address on a page, so that each address is resolved once."""
 
     resolve: Callable[[str], Location | Refusal]
 
     def __missing__(self, address: str) -> Location | Refusal:
         target, mark, _ = address.partition("#")
-        # Only outer spaces are stripped, so a space before the fragment is part of the address.
+        # `resolve` strips only outer spaces, so a space before the fragment is part of the address.
         is_whole = not mark or not target or target[-1] <= " "
         location = self[address] = self.resolve(address) if is_whole else self[target]
         return location

@@ -61,7 +61,7 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
-#: Settings of Scrapy and their values in crawlcw. A spider can omit a setting with its value here.
+#: Settings of Scrapy and their values in crawlcw. A spider can omit a setting that has this value.
 DEFAULTS = {
     "HTTPCACHE_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": False,

@@ -71,7 +71,7 @@ class LoginSession:
 def condition(spider: object, name: str) -> Callable[[Response], bool]:
     """Return a function that tests a response as the spider's attribute *name* says.
 
-    The attribute is a status, several statuses, or a function (also a method) of the response. If
+    The attribute is a status, several statuses, or a function or method that takes the response. If
     the attribute is None, no response passes the test. Raises `SpiderError` for any other value.
     The test raises `FetchError` (`parse-error`) if the spider's function raises.
     """
@@ -83,7 +83,7 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
     if isinstance(declared, int):
         return lambda response: response.status == declared
     if callable(declared):
-        # A function of the class gets `self` only if the function has more than one parameter.
+        # A function in the class body gets `self` only if it has more than one parameter.
         parameter_count = len(inspect.signature(declared).parameters)
         function = (
             getattr(spider, name)

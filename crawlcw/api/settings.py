@@ -40,7 +40,7 @@ from crawlcw.model.retry import RETRY_STATUSES, RetryPolicy
 from crawlcw.model.visits import RevisitPolicy
 
 _PREFIX = "CRAWLCW_"
-#: Environment variables that are not settings; variables for tests begin with `_OF_TESTS`.
+#: Environment variables that are not settings; the names for tests begin as in `_OF_TESTS`.
 _OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_PASSING_LEDGER", "CRAWLCW_TOKEN")
 _OF_TESTS = "CRAWLCW_TEST_"
 #: One quarter of the memory budget is for bodies; this quarter must hold at least one body.
@@ -352,7 +352,7 @@ class Settings:
 
     @property
     def deadlines(self) -> dict[Reason, float]:
-        """The seconds after which an attempt fails, for each reason of such a failure."""
+        """Maps each reason for a timeout to the seconds after which the attempt fails."""
         return {
             Reason.TIMEOUT_CONNECT: self.connect_timeout.total_seconds(),
             Reason.TIMEOUT_READ: self.read_timeout.total_seconds(),
@@ -361,7 +361,7 @@ class Settings:
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """The settings about retries, as the type that the package `model` uses."""
+        """The settings about retries, as a `RetryPolicy` of the package `model`."""
         return RetryPolicy(
             max_retry=self.max_retry,
             base=self.backoff_base,

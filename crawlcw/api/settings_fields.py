@@ -52,7 +52,7 @@ class SettingField(Generic[Input, Stored]):
 
     if TYPE_CHECKING:
         # Only type checkers need `__get__`. At run time Python finds a setting in the instance's
-        # dictionary, and calls no function.
+        # dictionary first, without a call.
         def __get__(self, instance: object, owner: type) -> Stored: ...
 
     def __set__(self, instance: object, value: "Input | SettingField[Input, Stored]") -> None:

@@ -266,8 +266,8 @@ def entries(
 def sitemaps_of_robots_txt(text: str) -> list[str]:
     """Return the sitemaps that a robots.txt names, without duplicates."""
     lines = text[:_LONGEST_ROBOTS_TXT].splitlines()
-    # Parse only the sitemap lines, because protego copies a group's rules for each user agent of
-    # the group.
+    # Parse only the sitemap lines, because protego would copy each group's rules for each of its
+    # user agents.
     sitemap_lines = (line for line in lines if line.lstrip()[:4].lower() == "site")
     return list(dict.fromkeys(Protego.parse("\n".join(sitemap_lines)).sitemaps))
 

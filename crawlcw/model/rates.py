@@ -17,10 +17,10 @@ from crawlcw.model.loans import Loan, LoanReport
 EVERY = timedelta(minutes=1)
 #: The time between two points in a worker's chart, if these points are older than a day.
 COARSE = timedelta(minutes=10)
-#: The ledger keeps a worker's last point, and the points at multiples of `COARSE`, for `KEPT_DAYS`.
-#: It keeps all other points for `FINE_DAYS`.
+#: The ledger keeps a worker's last point, and points at multiples of `COARSE`, for `KEPT_DAYS`
+#: days. It keeps all other points for `FINE_DAYS`.
 KEPT_DAYS, FINE_DAYS = 7, 1
-#: The longest time between two points of a worker that runs and can reach its ledger.
+#: The longest time between two points of a worker, if the worker can write to its ledger.
 _LONGEST_STEP = COARSE + 5 * EVERY
 #: The fields of `Vitals` that are counts since the worker's start.
 _COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
@@ -31,7 +31,7 @@ class Vitals:
     """The counts and the state of a worker at one moment."""
 
     finished: int = 0  #: tasks finished since the worker's start; redirects do not count
-    failed: int = 0  #: failed attempts since the worker's start; final attempts do not count
+    failed: int = 0  #: failed attempts since the worker's start that are followed by a retry
     ignored: int = 0  #: tasks that became ignored since the worker's start
     items: int = 0  #: items recorded since the worker's start
     bytes: int = 0  #: bytes of decoded bodies since the worker's start
@@ -69,7 +69,7 @@ class Worker:
         )
 
     def borrows(self, now: datetime) -> bool:
-        """Return whether the slots lent to the worker count as in use at *now*."""
+        """Return whether the worker's borrowed slots count as being in use at *now*."""
         return self.loan is not None and self.loan.expires > now and not self.has_returned
 
 
@@ -115,12 +115,12 @@ class Slot:
     failed: float = 0.0
     ignored: float = 0.0
     workers: int = 0  #: number of workers that ran in the slot
-    processing: int = 0  #: number of tasks leased at the ends of the workers' last spans
+    processing: int = 0  #: number of tasks that the workers leased at the end of their last spans
     memory: int = 0  #: memory of all workers in bytes
     lag: float = 0.0  #: maximum lag in seconds
 
     def add(self, span: Span) -> None:
-        """Add to the slot the part of a span's counts that is within the slot."""
+        """Add the counts of the part of *span* that is within the slot."""
         overlap = min(self.end, span.end) - max(self.start, span.start)
         overlap_share, vitals = overlap.total_seconds() / span.seconds, span.vitals
         self.finished += overlap_share * vitals.finished
@@ -135,7 +135,7 @@ def minute_of(moment: datetime) -> datetime:
 
 
 def first_read(start: datetime) -> datetime:
-    """Return the earliest time of the points that `spans` needs for a result from *start* on."""
+    """Return the time of the first point that `spans` needs for a result that begins at *start*."""
     return start - _LONGEST_STEP
 
 
@@ -180,7 +180,7 @@ def slots(
 ) -> list[Slot]:
     """Return the slots of a chart from *start* to *end*, each as long as *step*.
 
-    The result contains slots without any page too. The last slot may be shorter than *step*.
+    The result also contains slots in which no page ended. The last slot may be shorter than *step*.
     """
     slot_count = -((start - end) // step)
     slots_in_order = [

@@ -37,7 +37,7 @@ _RETRIED_REASONS = frozenset(
 #: A text with one HTTP status or a range of statuses, such as `500-599`.
 _STATUS_RANGE = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
 _ALL_STATUSES = range(100, 600)
-#: A DNS resolver may report by mistake that a name does not exist, so the crawl tries it twice.
+#: A DNS resolver may wrongly report that a name does not exist, so the crawl tries the page twice.
 _NXDOMAIN_ATTEMPTS = 2
 
 

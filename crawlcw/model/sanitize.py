@@ -2,8 +2,8 @@
 
 Crawled text becomes one line without control characters, with a limited length. An unchanged escape
 sequence in a page's title could rewrite the terminal or set the clipboard (CWE-150). An unchanged
-line feed could forge a log line (CWE-117). All text from a server passes this module before it
-reaches a terminal or a log.
+line feed could forge a log line (CWE-117). All text from a server goes through this module before
+the text reaches a terminal or a log.
 """
 
 import inspect
@@ -19,7 +19,7 @@ _PACKAGE_PREFIX = f"{Path(__file__).parents[1]}/"
 _MAX_CHARACTERS = 200
 #: The user and password in a URL; the pattern is greedy, because a password may contain an @.
 _USERINFO = re.compile(r"([/\\]{2})[^/\\?#\s]*@")
-#: URL parameters whose names end in a word for a secret, for example in `token`.
+#: URL parameters whose names end with a word that stands for a secret, such as `token`.
 _SECRET_PARAMETER = re.compile(
     r"([?&;](?:[\w.%-]*[-_.])?(?:api|access|auth|client|id|private|refresh|session)?"
     r"(?:token|key|sig|signature|pass|passwd|password|pwd|auth|secret)=)[^&;#\s'\"]+",
@@ -80,11 +80,11 @@ def text_of(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> str:
-    """Return the traceback of *error*, but omit outermost frames that are in crawlcw's own files.
+    """Return the traceback of *error* without its outermost frames in crawlcw's own files.
 
     The names of crawlcw's files begin with one of *own_prefixes*. The text of a `SpiderError`
-    explains the mistake, so its traceback has only frames of the user's code. The result is empty
-    if no such frame exists.
+    explains the user's mistake, so its traceback has only frames of the user's code. The result is
+    empty if no such frame exists.
     """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own_prefixes):

@@ -61,7 +61,7 @@ def visible_values(state: StoredState | None) -> dict[str, Any]:
 
 def _add_sums(values: dict[str, Any], sums: Mapping[str, float]) -> None:
     for name, number in sums.items():
-        # Drop *number* if another process has assigned, for example, a text to the name.
+        # Drop *number* if another process has assigned a value that is not a number.
         if is_number(value := values.get(name, 0)):
             values[name] = value + number
 
@@ -88,12 +88,12 @@ class Page:
         task_id, fence = self.run
         earlier_sums = pending.get(task_id)
         if earlier_sums is not None and earlier_sums.fence > fence:
-            return  # a newer lease of the task has changed the state already
+            return  # a newer run of the task has changed the state already
         if earlier_sums is not None and earlier_sums.fence == self.recorded:
             _add_sums(values, earlier_sums.sums)
         pending.pop(task_id, None)
         for name, value in self.values.items():
-            # The new value replaces the sums that all pages have for this name. This page's old
+            # The new value replaces all numbers that pages have added to this name. This page's old
             # sums are removed above.
             for other_id in [other_id for other_id, added in pending.items() if name in added.sums]:
                 other_sums = {
@@ -172,7 +172,7 @@ class History:
         if page.values or page.sums:
             self._pages[page.run] = page  # keep `_pages` in the order in which pages end
         elif self._is_pending(page.run):
-            # Drop the numbers of a failed callback whose errback made no changes.
+            # Drop the numbers of a failed callback if its errback made no changes.
             self._ends[page.run] = False
 
     # The ends of pages.
@@ -187,7 +187,7 @@ class History:
     def settle(self, run: Run, *, recorded: int) -> None:
         """Keep or drop the task's pending numbers after the ledger recorded an outcome of *run*.
 
-        *recorded* is the fence of the lease that ended with the task's previous outcome.
+        *recorded* is the fence of the lease that ended with the outcome before this outcome.
         """
         added = self.stored.pending.get(run[0])
         if added is None:
@@ -211,7 +211,7 @@ class History:
     # The writes.
 
     def unwritten(self, running: Page | None = None) -> list[Page]:
-        """Return all ended pages with unwritten changes, and the page *running* if it has any."""
+        """Return the pages with unwritten changes among all ended pages and the page *running*."""
         pages = [page for page in self._pages.values() if page.has_ended or page is running]
         return [page for page in pages if page.values or page.sums]
 
@@ -300,7 +300,7 @@ class State(MutableMapping[str, Any]):
         self.keep_in(History(), page=lambda: None)
 
     def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
-        """Keep values in *history*; the function *page* returns the page whose callback runs."""
+        """Keep the values in *history* from now on; *page* returns the page whose callback runs."""
         self._history = history
         self._page = page
 

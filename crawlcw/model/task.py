@@ -28,7 +28,7 @@ _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 
 class Status(IntEnum):
-    """The status of a task, a number that the Coordinator-Worker pattern defines."""
+    """The status of a task; the numbers are those of the Coordinator-Worker pattern."""
 
     TODO = 0  #: waiting for a coordinator
     FAILED = 20  #: the last attempt failed, and another attempt follows
@@ -97,7 +97,7 @@ class RequestOptions:
 
 
 _NAMES = tuple(field.name for field in fields(RequestOptions))
-#: The options of each request that sets no option. Compare with this object by `is`.
+#: The options of a request that sets none. Compare with this object by `is`.
 NO_OPTIONS = RequestOptions()
 
 
@@ -116,7 +116,7 @@ class StoredPage:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the numbers are valid and `file` is a possible name of a WARC file."""
+        """Whether `offset` and `length` are valid, and `file` is a possible name of a WARC file."""
         return _FILE.fullmatch(self.file) is not None and self.offset >= 0 and self.length > 0
 
 
@@ -161,7 +161,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTask(Task):
-    """A task that must be done again if it was last done before `changed`, when its page changed.
+    """A task that must be done again if it was last done before its page changed at `changed`.
 
     The ledger only compares *changed* with the `update_time` of the task that it has stored.
     """

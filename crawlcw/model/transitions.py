@@ -58,7 +58,7 @@ class Event(StrEnum):
     ADVANCE = "advance"  #: the next stage begins
     WITHDRAW = "withdraw"  #: the user withdraws the task from the workers
     REOPEN = "reopen"  #: the task must be done again, possibly in another stage
-    REVISIT = "revisit"  #: the page must be visited again, and keeps its results until then
+    REVISIT = "revisit"  #: the page must be visited again; it keeps its results until the visit
     REPARSE = "reparse"  #: the page's stored body was parsed again
     ADMIT = "admit"  #: a link that was too deep is now within the limit
 
@@ -94,7 +94,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.REOPEN): (Status.TODO,),
     (Status.IGNORED, Event.ADMIT): (Status.TODO,),
     (Status.FINISHED, Event.REVISIT): (Status.TODO,),
-    # An ignored task that was once a good page may be visited again.
+    # An ignored task may be visited again if it was a good page earlier.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
     (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
     # The page is ignored because its callback failed. A `reparse` without an error finishes the
@@ -104,7 +104,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
 #: Maps a status and an event to the next status, if only one next status is possible.
 _ONLY_RESULT = {pair: after[0] for pair, after in TABLE.items() if len(after) == 1}
 
-#: The fields of a task that are set only while a worker leases the task.
+#: The fields of a task that have a value only while a worker leases the task.
 LOCK = ("lock", "lock_time")
 
 #: The reasons of ignored tasks that `retry-failed` tries again.
@@ -130,7 +130,7 @@ class Succeeded:
     items: tuple[Mapping[str, Any], ...] = ()
     visit: Visit | None = None  #: the visit of the page
     revisit: datetime | None = None  #: time of the next visit, if any
-    kept_versions: int = 0  #: how many of the latest visits keep their items in the ledger
+    kept_versions: int = 0  #: number of the latest visits whose items the ledger keeps
     stored: StoredPage | None = None  #: position of the stored body, if any
     progress: Progress | None = None
 
@@ -197,7 +197,7 @@ class Change:
     items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
     visit: Visit | None = None  #: None: unchanged
     revisit: datetime | None = None  #: time of the next visit of a done task
-    kept_versions: int = 0  #: how many of the latest visits keep their items in the ledger
+    kept_versions: int = 0  #: number of the latest visits whose items the ledger keeps
     stored: StoredPage | None = None  #: None: unchanged
     fetched: datetime | None = None  #: fetch time of the items; None means the `update_time`
     progress: Progress | None = None  #: new data and results of a tracked task
@@ -219,7 +219,8 @@ class BulkChange:
 
     A ledger applies a bulk change in batches, to tasks with a status in `from_statuses`. The ledger
     sets `update_time` of each changed task. A task that becomes `todo` is due now and has no
-    reason. A task that becomes ignored is never due; the ledger's caller passes the task's reason.
+    reason. A task that becomes ignored is never due, and gets the reason that the ledger's caller
+    passes.
     """
 
     event: Event
@@ -229,18 +230,18 @@ class BulkChange:
     resets: tuple[str, ...] = ()  #: names of counters to set to 0
     forgets: tuple[str, ...] = ()  #: names of fields to delete
     raises_fence: bool = False  #: whether earlier reads and claims of the task become invalid
-    wakes_hosts: bool = False  #: whether to mark the tasks' hosts as having due tasks
+    wakes_hosts: bool = False  #: whether to note that the tasks' hosts have due tasks
     ends_leases: bool = False  #: whether the change applies to tasks with expired leases
     for_leased: "BulkChange | None" = None  #: change of leased tasks; None: no change
 
     @property
     def parts(self) -> tuple["BulkChange", ...]:
-        """The bulk change, followed by the change in `for_leased` if there is one."""
+        """The bulk change itself, and then the change `for_leased` if `for_leased` is not None."""
         return (self,) if self.for_leased is None else (self, self.for_leased)
 
 
 def _bulk(event: Event, **fields: Any) -> BulkChange:
-    """Return the bulk change for *event*, for which `TABLE` has only one next status."""
+    """Return the bulk change for *event*; `TABLE` has only one next status for this event."""
     from_statuses = tuple(status for status in Status if (status, event) in TABLE)
     (target_status,) = {
         new_status for status in from_statuses for new_status in TABLE[status, event]
@@ -253,7 +254,7 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
         change,
         from_statuses=(Status.PROCESSING,),
         forgets=(*change.forgets, *LOCK),
-        # Raise the fence, so that the worker that last leased the task cannot write later.
+        # Raise the fence, so that the last lease holder cannot write any more.
         raises_fence=True,
         ends_leases=True,
     )
@@ -266,9 +267,9 @@ _ATTEMPT_COUNTERS = ("retry", "lost")
 RETRY = _bulk(Event.RETRY, resets=_ATTEMPT_COUNTERS, wakes_hosts=True)
 #: The change of waiting tasks that the user withdraws from the workers.
 WITHDRAW = _bulk(Event.WITHDRAW)
-#: The change of tasks to do again, possibly in another stage. The new fence refuses the claim of a
-#: worker that read the task before the change. The change drops the page's validators, because a
-#: 304 would leave the page unparsed.
+#: The change of tasks to do again, possibly in another stage. The change raises the fence, so that
+#: a worker that read the task before the change cannot claim it. The change drops the page's ETag
+#: and Last-Modified, because a page with a 304 is not parsed.
 REOPEN = _bulk(
     Event.REOPEN,
     resets=_ATTEMPT_COUNTERS,
@@ -276,13 +277,13 @@ REOPEN = _bulk(
     raises_fence=True,
     wakes_hosts=True,
 )
-#: Maps each status in which a changed page is done again to the reasons that the task may have.
+#: Maps each status from which a changed page becomes `todo` to the reasons that the task may have.
 #: None means any reason.
 REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
     Status.IGNORED: RETRIED_REASONS,
 }
-#: The change that makes pages due for another visit. Each page keeps its items until that visit.
+#: The change that makes pages due for another visit. A page keeps its items until this visit.
 REVISIT = _bulk(Event.REVISIT, resets=_ATTEMPT_COUNTERS, raises_fence=True, wakes_hosts=True)
 #: The change of links that were too deep, if a deeper crawl or a shorter path now admits them.
 ADMIT = _bulk(
@@ -331,10 +332,10 @@ def claim(
 
 
 def losses(task: Task) -> int:
-    """Return how many workers crashed while they ran only *task*; the last holder counts too.
+    """Return how many workers crashed while they ran only *task*, including the last holder.
 
-    A crashed worker counts only if it ran no task beside *task*, because any of several tasks may
-    have crashed the worker. See `Leases.begin`.
+    A crashed worker counts only if it ran *task* alone, because otherwise another task may have
+    crashed the worker. See `Leases.begin`.
     """
     return task.lost + (task.status is Status.PROCESSING and task.quarantine_fence == task.fence)
 
@@ -380,7 +381,7 @@ def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool)
         status=status,
         due=None if is_last else now + rest,
         update_time=now,
-        # Raise the fence, so that the worker that last leased the task cannot write later.
+        # Raise the fence, so that the last lease holder cannot write any more.
         fence=task.fence + 1,
         settled=task.settled,
         retry=task.retry,
@@ -515,7 +516,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
     task = lease.task
     status, due = task.status, task.due
     if status is Status.PROCESSING:
-        # The claim took over an expired lease. Restore the status from before the expired lease.
+        # The claim took over an expired lease. Restore the status before it.
         status = _waiting_status(task)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
@@ -593,7 +594,7 @@ def lease_of(task: Task) -> Lease:
     """Return the lease of *task*, equal to the lease that the worker got by its claim.
 
     `release` must restore the status and the `due` that the task had before the claim. The ledger
-    does not store that status and that `due`, so this function derives them.
+    does not store these two former values, so this function derives them.
     """
     assert task.lock is not None
     assert task.due is not None

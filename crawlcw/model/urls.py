@@ -2,9 +2,9 @@
 
 The address of a URL is the text that a browser would send (WHATWG URL Standard). The identity of a
 URL is a normal form of its address, so that two spellings of a URL are one task. Only the library
-Ada parses URLs, because two parsers that disagree about a link's host would be a security hole. As
-an exception, this module itself appends a plain path, such as `/a/b`, to an origin that Ada has
-parsed.
+Ada parses URLs, because two parsers that disagree about a link's host would be a security hole. The
+only exception is a plain path such as `/a/b`: this module itself appends it to an origin that Ada
+has parsed.
 
 Every function of this module may be called with untrusted text from a crawled page. A function
 raises `FetchError` with a `url-*` or `refused-*` reason for a text that is not a URL to fetch.
@@ -35,7 +35,7 @@ LONGEST_CACHED = 2000
 #: The maximum length of a host name with a final dot (RFC 1035, section 2.3.4).
 _LONGEST_HOST = 254
 _SCHEMES = ("http://", "https://")
-#: An offset in a URL that is after the slashes of `://`. The next slash in the URL begins the path.
+#: An offset in a URL after the slashes of `://`, so that the next slash begins the path.
 _BEFORE_PATH = len("http://") + 1
 #: Finds a number at a host's end. Such a host is an IPv4 address or invalid (WHATWG URL Standard).
 _ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
@@ -54,13 +54,13 @@ _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
 _PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+/)(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_FOLDER = re.compile(rf"(https?://[a-z0-9.:-]+)(/(?:{_NAME}/)*)")
 _ESCAPE = r"%(?:[2-7][0-9A-Fa-f]|[0-9A-Fa-f][a-f]|[a-f][0-9A-Fa-f])|%(?![0-9A-Fa-f]{2})"
-#: Finds the escapes and the characters in an address that have another form in the identity.
+#: Finds each escape and each character of an address that the identity writes in another form.
 _IN_PATH = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@-]")
 _IN_QUERY = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@?-]")
 
 
 def _forms(decoded: str) -> dict[str, str]:
-    """Return a mapping from each percent-escape, and from each character, to its normal form.
+    """Return a mapping from each percent-escape and each ASCII character to its normal form.
 
     An escape is decoded if its character is in *decoded*, or is unreserved by RFC 3986.
     """
@@ -76,8 +76,8 @@ def _forms(decoded: str) -> dict[str, str]:
 _PATH_FORMS = _forms("!$&'()*,:;=@")
 #: The normal forms in a query. The escapes of `&=+;` stay, because `%26` and `&` differ in meaning.
 _QUERY_FORMS = _forms("!$'()*,/:?@")
-#: The bytes of an encoded query that must be percent-escaped. These are text in ISO-2022-JP, bytes
-#: outside of ASCII, and character references such as `&#26085;`.
+#: The bytes of an encoded query that must be percent-escaped. These are the bytes of text in
+#: ISO-2022-JP, bytes outside of ASCII, and the bytes of character references such as `&#26085;`.
 _ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
 #: All ASCII characters except `#`, which would begin a fragment. `#` is the only ASCII character of
 #: ISO-2022-JP text that this module escapes, because Ada escapes all others that are unsafe.
@@ -260,7 +260,7 @@ def encoded(text: str, encoding: str) -> bytes:
 def _resolve_in(base: str, href: str) -> Location | Refusal | None:
     """Return the location of the link *href*; *base* is the URL of a page or of its folder.
 
-    Returns None if *base* is a folder, and the link depends on the page.
+    Returns None if *base* is a folder, but the location depends on the page's own URL.
     """
     location = _resolve_plain(base, href) or _locate_plain(href)
     if location is None and not _is_of_its_scheme(href):
@@ -269,7 +269,7 @@ def _resolve_in(base: str, href: str) -> Location | Refusal | None:
 
 
 def _is_of_its_scheme(href: str) -> bool:
-    """Return whether *href* may be like `http:?q`, which has a scheme and still is relative."""
+    """Return whether *href* may have a scheme and still be relative, like `http:?q`."""
     return href[:1] in "hH" and ":" in href and not href.startswith(_SCHEMES)
 
 
@@ -332,7 +332,7 @@ def _parse_location(text: str, base: str | None) -> Location | Refusal:
     if len(href) > MAX_LENGTH:
         return _too_long(href)
     canonical = f"{parsed_origin.origin}{_identity(path_and_query)}"
-    # Use one string if the address equals the identity, because memory holds thousands of URLs.
+    # If the address equals the identity, use the same string object for both to save memory.
     return Location(href, href if canonical == href else canonical, parsed_origin.host)
 
 
@@ -365,7 +365,7 @@ def _parse_origin(origin: str) -> _Origin | None:
 def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     """Return whether *text* names no host, or spells the host as four decimal numbers.
 
-    Other spellings of an address, such as `2130706433` and `0x7f.1`, only serve to bypass a check.
+    Other spellings of an address, such as `2130706433` and `0x7f.1`, only bypass address checks.
     """
     if not _IPV4.match(name):
         return False
@@ -373,8 +373,8 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     if base is not None:
         if not _MAY_NAME_HOST.search(text):
             return True
-        # To learn whether the link names a host, resolve the link on a page of an invented host. A
-        # link without a host gives a URL on the invented host.
+        # Resolve the link on a page of an invented host. The result is a URL on the invented host
+        # only if the link names no host.
         page = f"{scheme_of(base)}://nowhere.invalid/"
         if ada_url.join_url(page, _scalar(text)).startswith(page):
             return True

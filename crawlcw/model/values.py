@@ -2,7 +2,7 @@
 
     Value = None | bool | int (64 bits) | float | str | bytes | datetime | [Value] | {str: Value}
 
-A value that a store cannot hold must not fail a whole batch of writes. So `clean` converts all
+A value that a store cannot hold must not make a whole batch of writes fail. So `clean` converts all
 values from a spider before they are batched, and never fails. But `cleaned_item` raises an error
 for a value of an unknown type, which is a mistake of the spider. For example, an HTML node without
 `.text()` would be stored as `<LexborNode h1>`, and the page would count as a success.
@@ -46,8 +46,8 @@ _WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
 #: Packages whose values, such as URLs and colours, are stored as their text.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
 _COLLECTION_TYPES = (list, tuple, set, frozenset)
-#: Each key names a type that spiders often put in items by mistake. The value is the conversion
-#: that the spider forgot. The mapping uses names, because the types' packages may not be installed.
+#: Maps the name of a type that spiders often put in items by mistake to the conversion that the
+#: spider forgot. The mapping uses names, because the types' packages may not be installed.
 _EXPRESSION_BY_CLASS = {
     "LexborNode": ".text()",
     "LexborHTMLParser": ".text()",
@@ -79,8 +79,8 @@ def clean(value: object, *, depth: int = 0) -> Any:
     - Integers over 64 bits become text.
     - A float that is not finite becomes None.
     - A set or a tuple becomes a list.
-    - A datetime is cut to milliseconds. An aware datetime becomes UTC. A naive datetime stays
-      naive, because crawlcw does not know its time zone.
+    - A datetime is truncated to milliseconds. An aware datetime becomes UTC. A naive datetime stays
+    naive, because crawlcw does not know its time zone.
     - An object of another type becomes its text.
     """
     kind = type(value)
@@ -247,7 +247,7 @@ def is_item(thing: object) -> bool:
 
 
 def check(fields: Mapping[Any, Any]) -> None:
-    """Raise `InvalidItemError` for a value of an unknown type; the error shows the path to it."""
+    """Raise `InvalidItemError` for a value of an unknown type; the error shows the value's path."""
     for name, value in fields.items():
         if type(value) not in _PLAIN_TYPES:
             _check(value, printable(name), depth=1)

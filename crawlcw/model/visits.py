@@ -29,11 +29,11 @@ class Visit:
     """The last visit of a page, which ended with a good response."""
 
     time: datetime  #: time of the last good response, which may be a 304
-    changed: datetime  #: time of the last response that differed from the response before it
+    changed: datetime  #: time of the last response that differed from the previous response
     interval: float | None = None  #: seconds until the next visit; None: no next visit
     etag: str | None = None  #: header ETag of the response
     last_modified: str | None = None  #: header Last-Modified of the response
-    digest: str | None = None  #: body's digest; None for a cut-off body or for another task's body
+    digest: str | None = None  #: body's digest; None if the body is cut off or is another task's
 
 
 def recurrence(value: timedelta | float | str) -> Recurrence:

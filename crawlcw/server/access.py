@@ -1,7 +1,7 @@
 """Check a request's bearer token; a server without a token checks the Host header instead.
 
 A foreign web page in a browser on this machine can send requests to loopback. Such a page cannot
-send a JSON body, because the browser first sends a preflight request, which this server refuses. A
+send a JSON body, because this server refuses the preflight request that the browser sends first. A
 site may point its own host name at this machine (DNS rebinding). The check of the Host header
 refuses the requests of such a site's pages.
 """
@@ -27,7 +27,7 @@ class RefusedError(CrawlcwError):
 
 
 class Access:
-    """The access check that the server makes for each request."""
+    """Checks for each request whether the server may answer it."""
 
     def __init__(self, token: str | None) -> None:
         self._token = None if token is None else token.encode()

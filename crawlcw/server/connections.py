@@ -3,8 +3,8 @@
 aiohttp accepts any number of connections, waits an hour for the headers of a request, and waits
 without limit for a body. So a few hundred silent clients would block all other clients. On every
 connection a protocol of this module forwards the data to aiohttp's protocol. If a client connects
-when the limit is reached, the server closes the connection that has waited longest for its client.
-The server never ends a running request to accept a new connection.
+when the limit is reached, the server closes the connection whose client has kept the server waiting
+longest. The server never ends a running request to accept a new connection.
 """
 
 import asyncio
@@ -64,14 +64,14 @@ class Connections:
         self.deadlines = deadlines
         self._max_connections = max_connections
         self._connection_by_transport: dict[asyncio.BaseTransport, _Connection] = {}
-        #: The connections that wait for their clients, sorted by the start of the wait.
+        #: The connections that wait for their clients; the longest wait is first.
         self.waiting: dict[_Connection, None] = {}
         #: The rejected connections that are receiving a 503 response.
         self.rejected: set[_Connection] = set()
         self._requests = 0
         self._no_requests = asyncio.Event()
         self._no_requests.set()
-        self._is_stopping = False  #: whether connections close after the next response
+        self._is_stopping = False  #: whether each connection closes after its next response
         self._closed_count = self._refused_count = 0
         self._warned_at = float("-inf")
 
@@ -231,7 +231,7 @@ class _Connection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def wait(self, within: float | None = None) -> None:
-        """Wait for the client; if *within* is not None, close the connection after that time."""
+        """Wait for the client, but at most *within* seconds if *within* is not None."""
         self._is_idle = False
         self._set_timer(within)
         self._connections.waiting.pop(self, None)

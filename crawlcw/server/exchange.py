@@ -29,7 +29,7 @@ _MESSAGES = {
 
 
 async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
-    """Return the parameters of a request, validated by *model*; raises `RefusedError`.
+    """Validate the parameters of a request by *model*, and return them; raises `RefusedError`.
 
     The parameters are the body of a POST request, or the query of a GET request.
     """
@@ -125,6 +125,6 @@ def _refusal(
     response = json_response({"error": message}, status=status)
     response.headers.update(headers or {})
     if status == 408:
-        # Close the connection, because the rest of the body must not be read as a request.
+        # Close the connection, because the rest of this body must not be read as a new request.
         response.force_close()
     return response

@@ -119,7 +119,7 @@ def _bind_error(host: str, port: int, error: Exception) -> str:
 
 
 class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
-    """Logs aiohttp's messages without tracebacks, because any client can cause tracebacks."""
+    """Logs aiohttp's messages without tracebacks, because any client could fill a log with them."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]

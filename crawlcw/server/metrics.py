@@ -94,7 +94,7 @@ class RequestMetrics:
         started_at = time.perf_counter()
         response = await handler(request)
         self._duration.observe(time.perf_counter() - started_at)
-        # Label requests by route. With paths as labels, clients could create any number of labels.
+        # Label requests by route. If paths were labels, clients could create any number of labels.
         resource = request.match_info.route.resource
         path = "other" if resource is None else resource.canonical
         self._requests[path.strip("/").partition("/")[0]] += 1

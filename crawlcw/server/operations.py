@@ -23,14 +23,14 @@ from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 
-#: The shortest and the longest pause, in seconds, between two searches that one request makes for
-#: due tasks. Polling is necessary, because another server that adds tasks sends no signal.
+#: The shortest and the longest pause, in seconds, between two searches for due tasks within one
+#: request. Polling is necessary, because another server that adds tasks sends no signal.
 _MIN_PAUSE_S = 0.1
 _MAX_PAUSE_S = 1.0
-#: More HTTP statuses of refusals than 401 and 403. `_WITH_BODY` is only for requests with a body.
+#: Statuses for the refusal of any request, besides 401 and 403; `_WITH_BODY`: if it has a body.
 _ANY_REQUEST = (422, 503)
 _WITH_BODY = (400, 408, 413, 415)
-#: Maps each type of a worker's report to the class in `tracking` for the same kind of ending.
+#: Maps each type of a worker's report to the class in `tracking` that ends a task in the same way.
 _ENDINGS: dict[type[requests.Report], type[Ending]] = {
     requests.Finished: tracking.Finish,
     requests.Advanced: tracking.Advance,
@@ -140,7 +140,7 @@ class Api:
 
     @_operation("POST", "/end_task", 404, 409, accepts=requests.EndTask, returns=responses.Accepted)
     async def end_task(self, body: requests.Report, _request: web.Request) -> responses.Accepted:
-        """End a leased task. A repeated request changes nothing, and gets the first response."""
+        """End a leased task. A repeated request changes nothing, and gets the earlier response."""
         key = body.key
         ending = _to_dataclass(_ENDINGS[type(body)], body)
         result = await self._dispenser.end(body.worker, {key: ending}, fences={key: body.fence})

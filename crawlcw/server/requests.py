@@ -29,7 +29,7 @@ def _to_integer(value: object) -> object:
 
 
 def integer_of_digits(value: object) -> object:
-    """Return *value* as an integer if it is a text of digits, and otherwise unchanged."""
+    """Return a text of digits as an integer, and any other *value* unchanged."""
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 

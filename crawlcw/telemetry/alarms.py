@@ -95,7 +95,7 @@ class Alarms:
                 if inspect.isawaitable(result):
                     await result
         except SpiderError as error:
-            # Continue the crawl if the hook fails, for example because it cannot send a message.
+            # Continue the crawl if a hook fails, for example if the hook cannot send a message.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})
 
     def _idle_seconds(self, idle_reason: IdleReason | None) -> float | None:
@@ -125,7 +125,7 @@ class Alarms:
         if self._max_failure_rate is None or attempts == self._count_samples[-1][0]:
             return None
         self._count_samples.append((attempts, failed_count))
-        # Drop the oldest check if `_MIN_ATTEMPTS` attempts ended after the second oldest check.
+        # Drop the oldest sample if the second oldest is at least `_MIN_ATTEMPTS` attempts old.
         while attempts - self._count_samples[1][0] >= _MIN_ATTEMPTS:
             self._count_samples.popleft()
         first_attempts, first_failed = self._count_samples[0]

@@ -25,7 +25,7 @@ class _Collector(Collector):
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Family]:
-        # Return no metric names, because names cannot collide in a registry with one collector.
+        # Return no metric names: a registry with only one collector need not check for equal names.
         return ()
 
     def collect(self) -> Iterator[Family]:

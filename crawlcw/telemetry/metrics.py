@@ -224,7 +224,7 @@ def counters_of(stats: Stats) -> dict[str, Values]:
 
 
 def by_label(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return *counts* by label value; the label `other` sums up invalid and surplus values."""
+    """Return *counts* by label value; `other` sums up invalid values and values over the limit."""
     totals: dict[str, float] = {}
     for name, number in counts.items():
         is_label = _LABEL_VALUE.match(name) is not None and (
@@ -261,7 +261,7 @@ def sum_measures(measures: Iterable[Measures]) -> Measures:
 
 
 class TaskCounts:
-    """Counts the ledger's tasks by status, with pauses that limit the load of the ledger."""
+    """Counts the ledger's tasks by status, with pauses between counts to limit the load."""
 
     def __init__(self, count: Callable[[], Awaitable[Counts]]) -> None:
         """*count* may raise `LedgerError`."""
