@@ -188,6 +188,6 @@ async def _items(ledger: Ledger, record: Record) -> list[ItemRow]:
         return []
     url = full_record.response.final_url if full_record.response else full_record.task.url
     return [
-        ItemRow(item=dict(item), url=url, fetched_at=full_record.task.update_time)
+        ItemRow(item=item, url=url, fetched_at=full_record.task.update_time)
         for item in full_record.items
     ]

@@ -49,7 +49,7 @@ A tracked task also has these fields:
 
 A value that is too large is stored as a blob. The task's document then has `{%blob: id, size: n}`
 in place of the value. A time without a zone is stored as `{%naive: ISO text}`, because the date
-type of a store always has a zone.
+type of a store always has a zone. An item has the name of its class, if it has one, in `%class`.
 
 Keys from a spider or a page are escaped (`$`, `.`, NUL and `%` as `%24`, ...), so that a key can
 become neither an operator nor a field path of MongoDB.
@@ -84,6 +84,7 @@ from crawlcw.model.task import (
     Task,
 )
 from crawlcw.model.transitions import Change, Settlement
+from crawlcw.model.values import ItemFields
 from crawlcw.model.visits import Visit
 
 #: Names of the task fields that `Tasks.page` reads, without the fields for results.
@@ -113,10 +114,12 @@ _NUMBER_FIELDS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _STORED_CLASSES = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _STORED_CLASSES}
-#: Key of a reference to a blob. An escaped key of a page never begins with `%b` or `%n`.
+#: Key of a reference to a blob. An escaped key of a page never begins with `%b`, `%c` or `%n`.
 _BLOB_KEY = "%blob"
 #: Key of a time without a zone, stored as ISO 8601 text; dates of a store have a time zone.
 _NAIVE_TIME_KEY = "%naive"
+#: Key of the name of an item's class, among the item's fields.
+_CLASS_KEY = "%class"
 _CHARACTER_CODE = re.compile("%([0-9A-F]{2})")
 #: Number of ended workers that the ledger keeps at most; the ledger forgets the oldest.
 KEPT_WORKERS = 1_000
@@ -459,13 +462,15 @@ def _fields(instance: object, names: Iterable[str]) -> Document:
 
 
 def escaped(value: Any) -> Any:
-    """Encode the special keys and the naive times in a clean value for a store."""
+    """Encode the special keys, the naive times and the class of a clean value for a store."""
     if isinstance(value, dict):
         escaped_fields: Document = {}
         for key, element in value.items():
             plain = type(element) is str or type(element) is int  # the most frequent types
             name = key if key.isidentifier() else _escaped_key(key)
             escaped_fields[name] = element if plain else escaped(element)
+        if isinstance(value, ItemFields):
+            escaped_fields[_CLASS_KEY] = value.item_class
         return escaped_fields
     if isinstance(value, list):
         return [escaped(element) for element in value]
@@ -479,7 +484,12 @@ def unescaped(value: Any) -> Any:
     if isinstance(value, dict):
         if _NAIVE_TIME_KEY in value:
             return datetime.fromisoformat(value[_NAIVE_TIME_KEY])
-        return {_unescaped_key(k): unescaped(v) for k, v in value.items()}
+        unescaped_fields = {
+            _unescaped_key(k): unescaped(v) for k, v in value.items() if k != _CLASS_KEY
+        }
+        if _CLASS_KEY in value:
+            return ItemFields(unescaped_fields, item_class=value[_CLASS_KEY])
+        return unescaped_fields
     if isinstance(value, list):
         return [unescaped(element) for element in value]
     return value

@@ -10,6 +10,7 @@ from crawlcw.errors import Reason
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import BulkChange
+from crawlcw.model.values import ItemFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,3 +153,8 @@ class ItemRow:
     item: dict[str, Any]
     url: str  #: final URL of the item's page
     fetched_at: datetime
+
+    @property
+    def item_class(self) -> str | None:
+        """The name of the item's class; None if the spider yielded a mapping."""
+        return self.item.item_class if isinstance(self.item, ItemFields) else None

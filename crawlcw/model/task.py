@@ -227,7 +227,7 @@ class Record:
     task: Task
     errors: tuple[AttemptError, ...] = ()
     response: ResponseInfo | None = None
-    items: tuple[Mapping[str, Any], ...] = ()
+    items: tuple[dict[str, Any], ...] = ()
     trace: tuple[AttemptRecord, ...] = ()  #: the last claims of a tracked task
 
     @property

@@ -221,8 +221,18 @@ def size(value: object) -> int:
     return 8
 
 
+class ItemFields(dict[str, Any]):
+    """The fields of an item, with the name of the class whose object the spider yielded."""
+
+    __slots__ = ("item_class",)
+
+    def __init__(self, fields: Mapping[str, Any], *, item_class: str) -> None:
+        super().__init__(fields)
+        self.item_class = item_class
+
+
 def cleaned_item(item: object) -> dict[str, Any]:
-    """Return an item of a spider as a clean dictionary.
+    """Return an item of a spider as a clean dictionary, or as `ItemFields` if it has a class.
 
     Raises `InvalidItemError` if `parts` finds no fields in *item*, or if a value has an unknown
     type.
@@ -238,6 +248,10 @@ def cleaned_item(item: object) -> dict[str, Any]:
     check(fields)
     cleaned = clean(fields)
     assert isinstance(cleaned, dict)
+    if fields is not item:
+        return ItemFields(cleaned, item_class=text(type(item).__name__))
+    if isinstance(item, ItemFields):
+        return ItemFields(cleaned, item_class=text(item.item_class))
     return cleaned
 
 

@@ -21,6 +21,7 @@ from crawlcw.model.rates import Vitals
 from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.task import RequestOptions, ResponseInfo
 from crawlcw.model.transitions import Succeeded, Unchanged
+from crawlcw.model.values import ItemFields
 from tests.support.ledgers import (
     claimed,
     failure,
@@ -93,7 +94,11 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
                 ledger,
                 first,
                 Succeeded(
-                    items=({"$n": 1, "text": "\u2028é"}, {"large": LARGE}, {"n": 3}),
+                    items=(
+                        {"$n": 1, "text": "\u2028é"},
+                        ItemFields({"large": LARGE}, item_class="Large"),
+                        ItemFields({"n": 3}, item_class="Small"),
+                    ),
                     response=ResponseInfo(status=200, final_url="http://example.com/there"),
                     visit=visit(etag='"1"', interval=1.5),
                     revisit=now,
@@ -159,6 +164,7 @@ async def test_a_copy_and_the_copy_of_a_copy_are_the_same(opened: Opened, first:
             assert await ledger.tasks.get(each) == await source.tasks.get(each)
         items = [row async for row in ledger.queries.items()]
         assert items == [row async for row in source.queries.items()]
+        assert [row.item_class for row in items] == [None, "Large", "Small"]
         versions = [row async for row in ledger.queries.versions()]
         assert versions == items
         assert await ledger.notes.state() == {"seeds": {"a.b": 1}}
