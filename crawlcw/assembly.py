@@ -10,11 +10,11 @@ from functools import partial
 
 from crawlcw.api.attempt import Downloader, Purpose
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
+from crawlcw.api.spider import RUNNING_CRAWL, Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
 from crawlcw.browser.layer import Render
-from crawlcw.crawl.admission import Admission
+from crawlcw.crawl.admission import Admission, SpiderRequests
 from crawlcw.crawl.callbacks import Runner, Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer, TaskAdder
@@ -101,6 +101,7 @@ def assemble(
     parts.make_layers(downloader)
     parts.make_hosts()
     parts.make_writers()
+    parts.make_spider_requests()
     parts.make_fetcher()
     parts.make_background()
     return Crawl(parts)
@@ -249,6 +250,17 @@ class _Parts(Parts):
             coordinator=self.coordinator,
             adder=self.adder,
             end=self.ending.end,
+        )
+
+    def make_spider_requests(self) -> None:
+        """Give the spider its requests without a task, until the end of the crawl."""
+        vars(self.spider)[RUNNING_CRAWL] = SpiderRequests(
+            ledger=self.ledger,
+            send=self.next_by_purpose[Purpose.FETCH],
+            admission=self.admission,
+            stats=self.session.stats,
+            throttle_statuses=self.settings.throttle_statuses,
+            unwritten_seeds=self.seeder.unwritten_count,
         )
 
     def make_fetcher(self) -> None:

@@ -13,6 +13,7 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, Self
@@ -35,6 +36,7 @@ class Purpose(StrEnum):
     ROBOTS = "robots"  #: a request for an origin's robots.txt
     LOGIN = "login"  #: from the spider's `login`
     PROBE = "probe"  #: a request to test whether a server responds
+    FETCH = "fetch"  #: from `Spider.fetch`
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +194,10 @@ class Attempt:
                 self.free()
             for share in shares:
                 share.shrink(0)
+
+
+#: The attempt that runs the user's code, and that may have a slot of its host.
+user_attempt: ContextVar[Attempt] = ContextVar("user_attempt")
 
 
 class Downloader(Protocol):

@@ -17,7 +17,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from crawlcw.api import rules
 from crawlcw.api.attempt import Downloader, Layer, check_layers
@@ -43,6 +43,20 @@ _SPIDER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
 
 #: Attributes of the base class that a constructor argument may set.
 _SETTABLE_ATTRIBUTES = frozenset({"start_urls", "state"})
+
+
+#: The attribute with a spider's `RunningCrawl`, which is not part of the spider's fingerprint.
+RUNNING_CRAWL = "__crawl__"
+
+
+class RunningCrawl(Protocol):
+    """The methods of a running crawl for its spider."""
+
+    async def has_pages(self) -> bool:
+        """See `Spider.has_pages`."""
+
+    async def fetch(self, request: Request) -> Response:
+        """See `Spider.fetch`."""
 
 
 class _NamedLogger:
@@ -227,6 +241,24 @@ class Spider:
         `on_idle`.
         """
 
+    async def has_pages(self) -> bool:
+        """Return whether the ledger has a page that is not done, so that `start` can wait for all.
+
+        Pages of other processes count too. Raises `SpiderError` outside of a crawl.
+        """
+        return await _running_crawl(self, "has_pages").has_pages()
+
+    async def fetch(self, request: Request) -> Response:
+        """Return the response to *request*, whatever its status is.
+
+        Callbacks, hooks and `start` may call `fetch`. The request has no task, so the crawl does
+        not retry it, calls no callback, and passes it through no hook and no layer without `wire`.
+        The request obeys the scope, robots.txt, and the delay and the slots of its host. Redirects
+        are followed as `max_redirects` says. Raises `FetchError` if there is no response, and
+        `SpiderError` outside of a crawl.
+        """
+        return await _running_crawl(self, "fetch").fetch(request)
+
     async def opened(self) -> None:
         """Called once in each process, before the process's first page; may be a plain function."""
 
@@ -236,6 +268,14 @@ class Spider:
         The time `grace` begins when the crawl ends or is ordered to stop. The crawl cancels
         `closed` at the end of this time, but gives `closed` at least 2 s.
         """
+
+
+def _running_crawl(spider: Spider, method: str) -> RunningCrawl:
+    crawl: RunningCrawl | None = vars(spider).get(RUNNING_CRAWL)
+    if crawl is None:
+        name = type(spider).__name__
+        raise SpiderError(f"{name}.{method}() works only while a crawl runs: call it in a callback")
+    return crawl
 
 
 def url_list(callback: F) -> F:

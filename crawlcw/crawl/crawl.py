@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, settled
+from crawlcw.api.spider import RUNNING_CRAWL, Spider, settled
 from crawlcw.api.user_code import spider_code
 from crawlcw.archive.bodies import Bodies
 from crawlcw.browser.layer import Render
@@ -259,6 +259,7 @@ class Crawl:
                 if self.ending is None and not opening.cancelled_caught:
                     self._reason = await self._crawl()
         finally:
+            vars(self.spider).pop(RUNNING_CRAWL, None)
             await self._leave()
         queries, in_time = self._session.ledger.queries, self._session.retry.read_for_report
         report = self._report(await in_time(queries.counts), await in_time(queries.reasons))

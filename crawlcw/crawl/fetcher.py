@@ -14,7 +14,7 @@ from functools import partial
 
 import anyio
 
-from crawlcw.api.attempt import LoggedOutError, Next, Purpose
+from crawlcw.api.attempt import LoggedOutError, Next, Purpose, user_attempt
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.crawl.causes import PageAttempt
@@ -188,6 +188,8 @@ class Fetcher:
         # A page that stays open in a browser keeps its slot, because it sends more requests.
         if response.page is None:
             attempt.free()
+        else:
+            user_attempt.set(attempt)
         if is_redirect:
             return await self.moved.redirected(attempt, response)
         if is_unchanged:

@@ -123,6 +123,11 @@ class Seeder:
         #: Whether to tell all processes that the seeds' hosts may have private addresses.
         self._notes_hosts = has_own_start(self.spider)
         self._origins = self.credentials.origins  #: origins for which no new record is needed
+        self._seed_writer = GroupWriter(self._add_seeds, first_size=_FIRST_BATCH, max_size=_BATCH)
+
+    def unwritten_count(self) -> int:
+        """Return the number of start requests that the ledger may not have yet."""
+        return self._seed_writer.unwritten_count
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
         """Return whether all seeds are in the ledger; note the seeds' hosts and the run's start."""
@@ -179,7 +184,7 @@ class Seeder:
 
     async def _seed(self) -> None:
         """Add the spider's start requests to the ledger, soon after `start` yields them."""
-        gathering = GroupWriter(self._add_seeds, first_size=_FIRST_BATCH, max_size=_BATCH)
+        gathering = self._seed_writer
         try:
             await gathering.run(self._read())
         finally:

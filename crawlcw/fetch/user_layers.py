@@ -24,6 +24,7 @@ from crawlcw.api.attempt import (
     copied,
     layer_name,
     replaced,
+    user_attempt,
 )
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -241,11 +242,10 @@ class UserLayer:
 
         async def ask(_: Attempt, outgoing: Request) -> Response:
             nonlocal calls, lower_error
-            hop = _to_send(outgoing, request)
+            hop, is_repeated = _to_send(outgoing, request), calls > 0
             calls += 1
-            is_repeated = calls > 1
-            has_timeout = hop.options.timeout != request.options.timeout
-            send = self._send_in_time if has_timeout else self._send
+            is_timed = hop.options.timeout != request.options.timeout
+            send = self._timed_send if is_timed else self._send
             with deadline:
                 async with call_lock:
                     try:
@@ -257,6 +257,7 @@ class UserLayer:
                         self._watch.last_user_call = called
 
         attempt.deadline.pause()
+        outer_attempt = user_attempt.set(attempt)
         try:
             # Pass a copy of the request, so that the layer's changes affect only this hop.
             layer_request, attempt_view = copied(request), cast("Attempt", AttemptView(attempt))
@@ -277,6 +278,7 @@ class UserLayer:
                 error = TimeoutError(f"{self.name} did not end within {self._watch.limit:g} s")
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
+            user_attempt.reset(outer_attempt)
             attempt.deadline.resume()
         # Restore the request's URL, because the layer may have added a secret signature to the URL.
         return response if response.url == request.url else replaced(response, url=request.url)
@@ -293,7 +295,7 @@ class UserLayer:
         finally:
             attempt.deadline.pause()
 
-    async def _send_in_time(
+    async def _timed_send(
         self, attempt: Attempt, request: Request, call_next: Next, *, is_repeated: bool
     ) -> Response:
         """Send *request* with a deadline of its own, and pause the attempt's deadline."""

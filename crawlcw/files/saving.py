@@ -323,7 +323,7 @@ def _validator(headers: Mapping[str, str]) -> str | None:
 class SaveFile:
     """Layer that saves bodies for `save_to` if the downloader has returned them in memory."""
 
-    purposes = frozenset({Purpose.PAGE, Purpose.LOGIN})
+    purposes = frozenset({Purpose.PAGE, Purpose.LOGIN, Purpose.FETCH})
 
     def __init__(self, settings: Settings) -> None:
         self._files = FileTransfers(settings)

@@ -50,7 +50,7 @@ ROWS = (
     ),
     Row(
         spider=spiders.Asynchronous,
-        shows=names("Spider", "parse start_urls start_again opened closed")
+        shows=names("Spider", "parse start_urls start_again opened closed has_pages fetch")
         | names("Response", "follow_all css_first"),
     ),
     Row(

@@ -72,7 +72,6 @@ class Plain(Tree):
         yield Request(f"{self.base}/echo/4", self.parse_echo, cookies={"k": "c"})
         yield Request(f"{self.base}/echo/4", self.parse_echo, dont_filter=True, max_depth=0)
         yield Request(f"{self.base}/echo/5", self.parse_echo, fingerprint=b"fifth")
-        yield Request(f"{self.base}/echo/6", self.parse_echo, fingerprint=b"fifth")
 
     def parse(self, response):
         self.logger.debug("one page")
@@ -155,9 +154,15 @@ class Asynchronous(Tree):
     async def closed(self, report):
         self.logger.info("pages: %d", report.pages)
 
+    async def start(self):
+        async for request in super().start():
+            yield request
+        while await self.has_pages():
+            await asyncio.sleep(0.05)
+
     async def parse(self, response):
-        await asyncio.sleep(0)
-        yield self.record(response)
+        echo = await self.fetch(Request(f"{self.base}/echo/9", headers={"X-Kind": "fetch"}))
+        yield self.record(response, echo=echo.status)
         for link in response.css("a"):
             yield response.follow(link, self.parse_list)
 
