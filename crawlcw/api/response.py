@@ -102,6 +102,8 @@ class Response(Document):
     #: Whether the response is a page for the callback; a hook or a layer may set it. With None, the
     #: status decides.
     is_page: bool | None = None
+    #: The values of the Set-Cookie headers of this response alone, one for each header.
+    set_cookies: tuple[str, ...] = ()
 
     def __init__(
         self,

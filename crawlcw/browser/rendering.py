@@ -139,6 +139,7 @@ class Render:
                 body=body[:max_size],
                 truncated="bytes" if len(body) > max_size else shown_response.truncated,
             )
+            rendered.set_cookies = shown_response.set_cookies
             if attempt.memory is not None:
                 # The page stays open until the end of the attempt, for `response.page` in
                 # callbacks.

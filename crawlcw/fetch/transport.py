@@ -295,7 +295,7 @@ class AiohttpDownloader:
                 check = partial(check_start, declared_type=kind, accepted=accepted)
                 body, waited_s = await self._collected(content, decoder, hop.attempt, share, check)
                 truncated = _cut(decoder, headers, body)
-        return Response(
+        response = Response(
             request.url,
             request=request,
             status=status,
@@ -304,6 +304,9 @@ class AiohttpDownloader:
             elapsed=timedelta(seconds=monotonic() - connection.sent_at - waited_s),
             truncated=truncated,
         )
+        if "set-cookie" in headers:
+            response.set_cookies = _set_cookies(connection.message.headers)
+        return response
 
     async def _collected(
         self,
@@ -361,15 +364,11 @@ class AiohttpDownloader:
                     continue  # the file starts again
                 finally:
                     hop.connector.release(connection)
-                return await file.store(
-                    Response(
-                        request.url,
-                        request=request,
-                        status=status,
-                        headers=headers,
-                        elapsed=elapsed,
-                    )
+                response = Response(
+                    request.url, request=request, status=status, headers=headers, elapsed=elapsed
                 )
+                response.set_cookies = _set_cookies(connection.message.headers)
+                return await file.store(response)
 
 
 def _lines(headers: Iterable[tuple[str, str]]) -> str:
@@ -439,6 +438,13 @@ def headers_of(wire_headers: CIMultiDictProxy[str]) -> dict[str, str]:
     if "," in (kind := text_by_name.get("content-type", "")):
         text_by_name["content-type"] = charset.content_type(kind)
     return text_by_name
+
+
+def _set_cookies(wire_headers: CIMultiDictProxy[str]) -> tuple[str, ...]:
+    values = wire_headers.getall("Set-Cookie", ())
+    return tuple(
+        value if value.isascii() else _readable(value, is_location=False) for value in values
+    )
 
 
 def _readable(value: str, *, is_location: bool) -> str:

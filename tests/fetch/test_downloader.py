@@ -625,6 +625,26 @@ async def test_the_length_of_a_request_is_counted_and_never_the_users() -> None:
     assert b"\r\nhost: other.example\r\n" in head
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+async def test_each_set_cookie_header_is_apart(is_saved: bool, tmp_path: Path) -> None:
+    first, second = "a=1; Expires=Wed, 09 Jun 2027 10:18:14 GMT", "caf\u00e9=2"
+    head = f"HTTP/1.1 200 OK\r\nSet-Cookie: {first}\r\nset-cookie: {second}\r\n"
+
+    async def answer(_head: bytes, _reader: asyncio.StreamReader) -> bytes:
+        return head.encode() + b"Content-Length: 2\r\n\r\nhi"
+
+    async with (
+        raw_site(answer) as (origin, _),
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+    ):
+        request = Request(f"http://{origin}/", save_to=str(tmp_path) if is_saved else None)
+        response = await opened.fetch(request, url=request.url)
+
+    assert response.set_cookies == (first, second)
+    assert response.headers["set-cookie"] == f"{first}, {second}"
+    assert (response.file is not None) is is_saved
+
+
 @pytest.mark.parametrize(
     ("request_", "lines"),
     [

@@ -76,7 +76,7 @@ ROWS = (
         spider=spiders.LoggedIn,
         shows=names("Spider", "login login_when default_session")
         | names("Request", "session")
-        | names("Response", "session")
+        | names("Response", "session set_cookies")
         | names("PageSession", "name data")
         | names("LoginSession", "name data headers origins fetch submit add_cookies"),
     ),

@@ -337,9 +337,9 @@ class LoggedIn(Tree):
     default_session = "ada"
 
     async def login(self, session):
-        await session.submit(Request(f"{self.base}/login", data={"password": "open"}))
+        welcome = await session.submit(Request(f"{self.base}/login", data={"password": "open"}))
         session.headers["X-Token"] = "t-77"
-        session.data["team"] = session.name
+        session.data["team"] = session.name, len(welcome.set_cookies)
 
     def login_when(self, response):
         return response.css_first("form#login") is not None
