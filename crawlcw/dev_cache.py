@@ -34,8 +34,8 @@ _CACHED_STATUSES = frozenset({200, 203, 301, 302, 303, 307, 308, 404, 410})
 class DevCache:
     """Layer that answers GET requests with stored responses.
 
-    The cache does not store a response that is cut, throttled, broken, or saved as a file. The
-    cache also stores no response to a request with a session or with cookies.
+    The cache does not store a response that is incomplete, throttled, broken, or saved as a file.
+    The cache also stores no response to a request with a session or with cookies.
     """
 
     @classmethod
@@ -85,7 +85,7 @@ class DevCache:
     async def _stored_response(
         self, path: Path, attempt: Attempt, request: Request
     ) -> Response | None:
-        """Return the stored response; None if it is missing, too old, or cut by a crash."""
+        """Return the stored response; None if it is missing, too old, or incomplete."""
         reservation, body = None, b""
         try:
             with attempt.deadline:

@@ -2,7 +2,7 @@
 
 A host is released in these cases:
 - no task of the host is due or in progress;
-- the host rests for long;
+- the host must rest for a long time;
 - the crawl gives the host up;
 - the host's time slice is over and other hosts wait;
 - other workers have no host to work on.
@@ -26,7 +26,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of hosts to lease for each fetcher, because most hosts wait for their delay.
+#: Maximum number of leased hosts for each fetcher; most hosts only wait for their delay to end.
 _HOSTS_PER_FETCHER = 4
 #: If other hosts wait, a host is released after `SLICE_PAGES` responses or `SLICE_SECONDS`.
 SLICE_PAGES = 20
@@ -34,7 +34,7 @@ SLICE_SECONDS = 30.0
 #: Seconds between two polls for ready hosts, and between two polls for waiting workers.
 _LEASE_INTERVAL_S = 0.1
 _SHARE_INTERVAL_S = 1.0
-#: Seconds that idle hosts wait to be released together, unless `_IDLE_BATCH_SIZE` are idle.
+#: Idle hosts are released together after these seconds, or when `_IDLE_BATCH_SIZE` are idle.
 _IDLE_LINGER_S = 0.3
 _IDLE_BATCH_SIZE = 32
 #: Number of hosts that one sweep checks for a lost wake-up.
@@ -66,7 +66,7 @@ class HostLeaser:
         self.next_lease_at = min(self.next_lease_at, time.monotonic() + _LEASE_INTERVAL_S)
 
     def next_poll(self, *, idle: bool) -> float:
-        """Return when to call `poll` next; *idle* means that some fetchers have no work."""
+        """Return when to call `poll` next; *idle* is true if some fetchers have no work."""
         if len(self._frontier.leased) >= self._capacity:
             next_poll = max(self._next_share_at, time.monotonic() + _LEASE_INTERVAL_S)
         else:
@@ -97,9 +97,9 @@ class HostLeaser:
         return has_leased
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
-        """Start no request to any host; a host is released when its last request has ended."""
+        """Start no more requests; release each host when its last request has ended."""
         await self._save(self._frontier.pending.take_unsaved())
-        # An infinitely old *left_at* lets `_serve_again` serve these hosts when a pause ends.
+        # With *left_at* at minus infinity, `_serve_again` reopens these hosts when a pause ends.
         self._start_leaving(self._staying_hosts(), left_at=float("-inf"))
         await self._release_idle(background)
 
@@ -118,7 +118,7 @@ class HostLeaser:
         leases = await self._ledger.host_leases.lease(
             worker=self._session.worker, limit=free_capacity, lease=self._lease_length
         )
-        # If the previous owner of a host died, the slots that it has lent may still be in use.
+        # If a host's previous owner died, the slots that the owner lent may still be in use.
         workers = [] if all(lease.clean for lease in leases) else await self._ledger.workers.all()
         loans = {
             worker.name: worker.loan
@@ -126,7 +126,7 @@ class HostLeaser:
             if worker.name != self._session.worker and worker.borrows(self._ledger.now())
         }
         for lease in leases:
-            # If `lease` was called again after a lost response, the lease began at the first call.
+            # If `lease` was called again after a lost reply, the lease began at the first call.
             remaining = lease.expires - self._ledger.now()
             elapsed_s = max(0.0, (self._lease_length - remaining).total_seconds())
             host = self._frontier.add_leased(lease, sent_at=time.monotonic() - elapsed_s)
@@ -143,13 +143,14 @@ class HostLeaser:
         return [host.lease for host in [*self._frontier.leased.values()] if host.lease is not None]
 
     async def renew(self) -> None:
-        """Renew all host leases and save the hosts' states; the task leases are already renewed."""
+        """Renew all host leases after the task leases, and save the hosts' states."""
         self._frontier.pending.take_unsaved()
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return
         sent_at = time.monotonic()
-        # Do not retry a failed renewal, because this process's leases may change during an outage.
+        # Do not retry a failed renewal, because this list of leases may be outdated after an
+        # outage.
         lost_names = await self._session.raw_ledger.host_leases.renew(
             leases, lease=self._lease_length
         )
@@ -161,7 +162,7 @@ class HostLeaser:
                 self._lose_host(host.name)
         # Mark the busy hosts, so that the coordinator reads their new due tasks.
         self._frontier.poll(*self._session.leases.count_by_host)
-        # Wake the coordinator, because hosts whose lease was almost over may get requests again.
+        # Wake the coordinator, because a host near its lease's end may now get requests again.
         self._frontier.poll_wanted.set()
 
     def _lose_host(self, name: str) -> None:
@@ -189,7 +190,7 @@ class HostLeaser:
                 leased_host.lease = replace(lease, host=state)
 
     async def _release_idle(self, background: anyio.abc.TaskGroup) -> None:
-        """Release the hosts with nothing left to do, in batches."""
+        """Release in batches the hosts that have nothing left to do."""
         now = time.monotonic()
         idle_hosts: list[FrontierHost] = []
         for host in self._frontier.idle_hosts():
@@ -212,8 +213,8 @@ class HostLeaser:
         await self._release(list(self._frontier.leased.values()))
 
     async def _release(self, hosts: Iterable[FrontierHost]) -> None:
-        # Forget the hosts before the release, so that a task added during the release wakes its
-        # host.
+        # Forget the hosts before the release, because a task that is added during the release must
+        # wake its host.
         states = [
             (host.lease, self._frontier.forget(host)) for host in hosts if host.lease is not None
         ]
@@ -247,7 +248,7 @@ class HostLeaser:
             await self._release([host])
 
     async def _share_hosts(self) -> None:
-        """Release hosts if other ready hosts do not fit this process, or if workers lack hosts."""
+        """Release hosts if other ready hosts exceed the capacity, or if workers need hosts."""
         now, owned_hosts = time.monotonic(), self._staying_hosts()
         self._next_share_at = now + _SHARE_INTERVAL_S
         if len(self._frontier.leased) < 2:
@@ -263,7 +264,7 @@ class HostLeaser:
                 self._start_leaving(
                     served_hosts[: self._capacity // _HOSTS_PER_FETCHER], left_at=now
                 )
-        # Keep new hosts for a second, so that hosts do not pass between processes without a
+        # Keep new hosts for a second. Otherwise hosts could move between processes and get no
         # request.
         settled_hosts = [
             host
@@ -289,7 +290,7 @@ class HostLeaser:
             host.left_at = left_at
 
     def _serve_again(self) -> None:
-        """Add slots for slow pages; open hosts that are in phase LEAVING but still have pages."""
+        """Add slots for slow pages; reopen hosts in phase LEAVING that still have pages."""
         now, leases_by_host = time.monotonic(), self._session.leases.count_by_host
         for host in self._frontier.leased.values():
             host.add_slot()

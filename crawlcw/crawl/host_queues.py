@@ -2,7 +2,7 @@
 
 This module does no I/O, and its callers pass the time. The lease of a task waits in its host's
 queue until the host may get a request, so no fetcher sleeps and a slow host delays no other host.
-The hops of a request (redirects, logins) take slots as well, and go before waiting tasks.
+The hops of a request (redirects, logins) need slots too, and get them before waiting tasks.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from itertools import count
 
 from crawlcw.model.task import Lease
 
-#: At a host with a delay, claim the tasks that can start within this number of seconds.
+#: Claim a task of a host with a delay if the task can start within this number of seconds.
 CLAIM_AHEAD_S = 5.0
 _MAX_BONUS_S = 10
-#: Maximum number of queues of hosts that are not ours; beyond it, idle queues are removed.
+#: Maximum number of queues of unowned hosts; if there are more, idle queues are removed.
 _MAX_UNOWNED = 1000
 
 
 def bonus(priority: int) -> int:
-    """Return the seconds of waiting that *priority* is worth: one a point, from -10 to 10."""
+    """Return *priority* as seconds of waiting: one second for each point, from -10 to 10."""
     return max(-_MAX_BONUS_S, min(priority, _MAX_BONUS_S))
 
 
@@ -35,17 +35,17 @@ class HostQueue:
     slots: int  #: maximum of concurrent requests now; 0: no limit
     delay: float  #: seconds between the starts of two requests
     next_start: float  #: the earliest start of the next request
-    deadline: float  #: latest start of a request, before the host's lease or loan ends
+    deadline: float  #: latest start of a request; the host's lease or loan ends soon after
     is_open: bool = False  #: whether tasks may start; false until the host's robots.txt is known
     last_sent_at: float = float("-inf")  #: start of the host's last request, if known
     rests_until: float = float("-inf")  #: end of the host's rest; excludes the host's delay
-    active: int = 0  #: requests in progress; more tasks may be in progress without a request
+    active: int = 0  #: requests in progress; a task in progress may have no request now
     #: Events that wake the hops that wait for a slot, in order.
     hops: list[asyncio.Event] = field(default_factory=list)
-    hops_rest_until: float = float("-inf")  #: earliest start of a hop, after a throttled hop
+    hops_rest_until: float = float("-inf")  #: earliest start of a hop; a throttled hop sets it
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: leases, as a heap
     is_scheduled: bool = False  #: whether the queue is in one of the heaps of `HostQueues`
-    #: Leases that this queue has added to `waiting_count` and to `soon_count` of `HostQueues`.
+    #: Numbers that this queue has added to `waiting_count` and to `soon_count` of `HostQueues`.
     counted_leases: tuple[int, int] = (0, 0)
     max_leases: int = 1  #: the maximum number of leases to claim ahead
 
@@ -73,7 +73,7 @@ class HostQueues:
         #: Names of hosts that have changed, or whose queues have changed.
         self.changed: set[str] = set()
         self.waiting_count = 0  #: leases in all queues
-        #: leases that may start soon: leases in queues without a delay, up to `slots` in each
+        #: leases that may start soon: up to `slots` leases of each queue without a delay
         self.soon_count = 0
 
     def add_host(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
@@ -101,7 +101,7 @@ class HostQueues:
         return leases
 
     def hop_queue(self, host: str, *, now: float) -> HostQueue:
-        """Return the queue for hops to a host; a host that is not ours gets one hop at a time."""
+        """Return the queue for hops to a host; an unowned host gets one hop at a time."""
         queue = self.by_host.get(host) or self.unowned.get(host)
         if queue is None:
             if len(self.unowned) >= _MAX_UNOWNED:
@@ -116,8 +116,8 @@ class HostQueues:
     ) -> bool:
         """Start a hop if its host may get a request now; return whether the hop has started.
 
-        *takes_slot* is true if the hop has no slot yet. After a hop that *is_paced*, the host's
-        delay begins.
+        *takes_slot* is true if the hop has no slot yet. If *is_paced* is true, the host's delay
+        begins with this hop.
         """
         if (takes_slot and queue.is_full) or not queue.next_start <= now < queue.deadline:
             return False
@@ -127,7 +127,7 @@ class HostQueues:
         return True
 
     def end_hop(self, queue: HostQueue, *, now: float, frees_slot: bool) -> None:
-        """Note that a hop has ended; *frees_slot* is true if the hop has taken its own slot."""
+        """Record that a hop has ended; *frees_slot* is true if the hop took a slot at its start."""
         queue.active -= frees_slot
         if queue is self.unowned.get(queue.host):
             self._forget_idle(queue, now)
@@ -170,7 +170,7 @@ class HostQueues:
     ) -> None:
         """Allow *slots* concurrent requests to a host, which start at least *delay* seconds apart.
 
-        If the user has set a new *limit*, the delay counts from the host's last request.
+        If the user has set a new *limit*, the new delay begins at the host's last request.
         """
         queue = self.by_host[host]
         if limit is None and (queue.delay, queue.slots) == (delay, slots):
@@ -178,10 +178,10 @@ class HostQueues:
         if limit is not None:
             queue.limit = limit
             queue.next_start = max(queue.rests_until, queue.last_sent_at + delay)
-            # Schedule the queue again, because the time of its heap entry may be too late.
+            # Schedule the queue again, because its entry in the heap may have a later time.
             queue.is_scheduled = False
         if delay > queue.delay and queue.active:
-            # Count the longer delay from now, because its cause is a request that was just sent.
+            # Let the longer delay begin now, because a request that was just sent has caused it.
             queue.last_sent_at = now
             queue.next_start = max(queue.next_start, now + delay)
         queue.delay = delay
@@ -193,7 +193,7 @@ class HostQueues:
     def rest(self, host: str, *, rest_end: float, sent_at: float | None = None) -> None:
         """Start no request to a host before *rest_end*.
 
-        If *sent_at* is given, *rest_end* is the end of the host's delay, and not of a rest. The
+        If *sent_at* is given, *rest_end* is the end of the host's delay, not the end of a rest. The
         delay began with a request that was sent at *sent_at*.
         """
         queue = self.by_host[host]
@@ -210,7 +210,7 @@ class HostQueues:
         self._schedule(queue, now)
 
     def add(self, lease: Lease, *, now: float, needs_request: bool = True) -> None:
-        """Queue a lease; a lease that *needs_request* waits until its host may get a request."""
+        """Add a lease to a queue; if *needs_request*, it waits until its host may get a request."""
         if not needs_request:
             self._without_request.append(lease)
             self.waiting_count += 1
@@ -221,12 +221,12 @@ class HostQueues:
         self._schedule(queue, now)
 
     def free_capacity(self, host: str) -> int:
-        """Return how many more tasks of *host* may be claimed ahead."""
+        """Return how many more tasks of *host* may be claimed before they can start."""
         queue = self.by_host[host]
         return max(0, queue.max_leases - len(queue.waiting))
 
     def _limit_leases(self, queue: HostQueue) -> None:
-        """Set the maximum of leases: a few for each slot, or fewer if the host has a delay."""
+        """Set the maximum number of waiting leases: a few for each slot, fewer with a delay."""
         max_leases = min(4 * queue.limit or 1 << 30, 8 * queue.slots or 1 << 30)
         if queue.delay:
             max_leases = min(max_leases, max(1, int(self._claim_ahead_s / queue.delay)))
@@ -236,7 +236,7 @@ class HostQueues:
         """Choose the host that waits longest for its next request; return a lease of it, or None.
 
         A task's priority counts as seconds of waiting. A host's delay also counts as waiting, up to
-        `CLAIM_AHEAD_S`, because a late request makes all later requests to such a host late.
+        `CLAIM_AHEAD_S`, because after a late request such a host gets all later requests late.
         """
         if self._without_request:
             lease = self._without_request.popleft()

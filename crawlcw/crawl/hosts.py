@@ -4,13 +4,13 @@ This module is synchronous and does no I/O. `causes` changes a host when its req
 `host_leases` leases, saves and releases the hosts that this module selects. No other module changes
 the sets of hosts. A host's owner may lend slots to a borrower (another process), see `lending`.
 
-A leased host is in phase OPENING until its robots.txt is known and, after failures, its probe page
-has answered. Then the host is in phase SERVING. If the host's breaker opens, the host returns to
-OPENING. An OPENING or SERVING host enters the phase LEAVING before its release.
+A leased host is in phase OPENING until its robots.txt is known. After failures, it also waits for a
+response of its probe page. Then the host is in phase SERVING. If the host's breaker opens, the host
+returns to OPENING. An OPENING or SERVING host enters the phase LEAVING before its release.
 
 Only a SERVING host has an open queue. A LEAVING host is released when its requests in progress have
-ended. A LEAVING host returns to OPENING or SERVING if this process leases the host again, or if a
-request in progress takes long.
+ended. A LEAVING host returns to OPENING or SERVING in two cases: this process leases the host
+again, or a request in progress takes long.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from crawlcw.model.hosts import FailureCalls, Host, HostLease, RobotsRecord, Slo
 from crawlcw.model.loans import Fault, Loan
 from crawlcw.model.task import Lease, Task
 
-#: Share of each lease that stays unused, as a margin for inexact clocks and a slow network.
+#: Fraction of a lease that is not used, as a margin for inexact clocks and a slow network.
 _LEASE_MARGIN = 0.15
 #: Seconds that a host rests if it reaches `max_pages_per_host` while `start` runs.
 _UNSEEDED_REST_S = 10.0
@@ -64,7 +64,7 @@ class FrontierHost:
     #: failures that a borrower reports to the owner
     faults: list[Fault] = field(default_factory=list)
     pages: int = 0  #: number of pages that this process finished as the host's borrower
-    #: Number of tasks to claim until the next poll of `Lending`; None if the host is not shared.
+    #: Number of tasks to claim until `Lending` polls again; None if the host has no loan.
     quota: int | None = None
     slice_start: float
     left_at: float = float("-inf")  #: when this process last began to release the host
@@ -132,7 +132,7 @@ class FrontierHost:
         else:
             self.queue.is_open = False
             if self.borrowed_loan:
-                # Let no request start, not even a hop or a task that a fetcher has already taken.
+                # Let no request start, also no hop, and no task that a fetcher already has.
                 self.queue.deadline = float("-inf")
             if self.loans or self.borrowed_loan:
                 frontier.loans_changed.set()
@@ -142,7 +142,7 @@ class FrontierHost:
         frontier.poll_wanted.set()
 
     def pace(self, *, limit: int | None = None) -> None:
-        """Set the delay and slots of the host's queue; *limit* is a new limit by the user, if any.
+        """Set the delay and slots of the host's queue; *limit* is the user's new limit or None.
 
         The longest of the host's delays counts. A failing host gets one request at a time until it
         answers.
@@ -184,7 +184,7 @@ class FrontierHost:
         self.frontier.queues.rest(self.name, rest_end=self.frontier.clock() + seconds)
 
     def extend_loan(self, loan: Loan) -> None:
-        """Continue to send requests to a borrowed host, by a new or renewed loan."""
+        """Let a new or renewed loan continue the requests to a borrowed host."""
         frontier, now = self.frontier, self.frontier.clock()
         self.borrowed_loan = loan
         remaining_s = (loan.expires - frontier.ledger_now()).total_seconds()
@@ -215,8 +215,8 @@ class FrontierHost:
     def obstacle(self, task: Task) -> Reason | datetime | None:
         """Return why a task must not be requested now; None if the task may be requested.
 
-        The result is the end of the origin's rest, or the reason why the origin is given up. Tasks
-        of a given-up origin are ignored later, unless their errbacks must run.
+        The result is either the end of the origin's rest, or the reason why the origin is given up.
+        Tasks of a given-up origin are ignored later, unless their errbacks must run.
         """
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
@@ -248,7 +248,7 @@ class PageLimit:
 
 
 class Pending:
-    """Collects the work on hosts and tasks that the coordinator does later."""
+    """Collects work on hosts and tasks, so that the coordinator can do the work later."""
 
     def __init__(self) -> None:
         self.unsaved: set[FrontierHost] = set()  #: hosts whose state must be saved at once
@@ -272,7 +272,7 @@ class Pending:
         self.to_release += leases
 
     def forget(self, host: FrontierHost) -> None:
-        """Drop the pending work on a host that this process does not own any more."""
+        """Drop the pending work on *host*, because this process does not own the host any more."""
         self.unsaved.discard(host)
         self.to_ignore.discard(host)
 
@@ -282,7 +282,7 @@ class Pending:
         return unsaved
 
     def take_to_ignore(self) -> list[FrontierHost]:
-        """Return and forget the hosts with tasks to ignore that are not busy."""
+        """Return and forget the hosts that have tasks to ignore and are not busy."""
         hosts = [host for host in self.to_ignore if not host.is_busy]
         self.to_ignore.difference_update(hosts)
         return hosts
@@ -310,7 +310,7 @@ class Frontier:
         # A spider without `on_error` gets the failure of a page only by the page's errback.
         has_on_error = getattr(spider.on_error, "__func__", None) is not Spider.on_error
         self.policy = settings.host_policy
-        #: The tasks of a given-up origin that call the spider's code; they are ignored one by one.
+        #: Tasks of a given-up origin that need a call of the spider; they are ignored one by one.
         self.calls = FailureCalls.ALL if has_on_error else FailureCalls.ERRBACK
         self.page_limit = page_limit
         #: Whether all start URLs are known. Their hosts are the crawl's own hosts.
@@ -334,7 +334,7 @@ class Frontier:
         self.use_settings(settings)
         #: Seconds of a host lease in which requests may start; the remainder is a safety margin.
         self.usable_lease_s = settings.lease.total_seconds() * (1 - _LEASE_MARGIN)
-        #: Hosts that need more claimed tasks.
+        #: Hosts for which more tasks must be claimed.
         self._low_hosts: set[FrontierHost] = set()
         self._idle_hosts: set[FrontierHost] = set()  #: hosts without work in this process
 
@@ -383,8 +383,8 @@ class Frontier:
     def mark_full(self, host: FrontierHost) -> None:
         """Request no more pages of a host, because it has reached `max_pages_per_host`.
 
-        While `start` runs, the host only rests and is not marked as full. A later seed may be on
-        the host, and hosts of seeds have no limit.
+        While `start` runs, the host only rests and is not marked as full, because `start` may still
+        yield a seed on the host. Hosts of seeds have no limit.
         """
         if self.is_seeded:
             self.page_limit.full_hosts.add(host.name)
@@ -406,7 +406,7 @@ class Frontier:
         return host
 
     def return_loan(self, host: FrontierHost) -> None:
-        """Stop using the loan of a host, because none of its slots is in use any more."""
+        """Stop using the loan of a host, because none of the lent slots is in use any more."""
         host.borrowed_loan = None
         if self.borrowed_host is host:
             self.borrowed_host = None
@@ -456,11 +456,12 @@ class Frontier:
         moment = self.ledger_now()
         not_before = moment + timedelta(seconds=rest_s) if rest_s > 0 else None
         if host.loans:
-            # Let the host rest until its loans end, because the next owner of a released host does
-            # not search for loans.
+            # Let the host rest until its loans end, because the next owner looks for loans only
+            # after a crash.
             loans_end = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, loans_end)
-        # Set `ready_at` if the host may have due tasks, so that no query must search for them.
+        # Set `ready_at` if the host may have due tasks, so that no query must search for such
+        # tasks.
         has_tasks = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if has_tasks else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
@@ -468,7 +469,7 @@ class Frontier:
     # --- limits and pace
 
     def may_lend(self, host: FrontierHost) -> bool:
-        """Return whether this process may lend a host's slots, or renew the loans of its slots."""
+        """Return whether this process may lend a host's slots, or renew the host's loans."""
         pages = self.page_limit
         # A host with a limit of pages is not lent, because only the host's owner counts its pages.
         counts_pages = pages.max_pages is not None and host.name not in pages.unlimited_hosts
@@ -503,7 +504,7 @@ class Frontier:
         return host.obstacle(task) is None
 
     def given_up_reason(self, task: Task) -> Reason | None:
-        """Return why a task's origin is given up, if the task's errback must run; else None."""
+        """Return why a task's origin is given up; None without a reason or a method to call."""
         host = self.hosts.get(task.host)
         reason = None if host is None else host.origin(task).given_up
         return reason if self.calls.include(task.errback) else None
@@ -525,7 +526,7 @@ class Frontier:
                 continue
             queue = host.queue
             is_polled = host.is_stale and host.phase is not Phase.LEAVING
-            # A host needs tasks if its waiting tasks are at most half of the maximum.
+            # A host needs tasks if its queue is at most half full.
             is_low = is_polled and not host.is_busy and len(queue.waiting) <= queue.max_leases // 2
             is_low = is_low and host.quota != 0
             (self._low_hosts.add if is_low else self._low_hosts.discard)(host)
@@ -533,12 +534,12 @@ class Frontier:
             # without our lease do not count as work, because such hops need no `FrontierHost`.
             hops = queue.hops if host.lease is not None else ()
             has_work = is_polled or host.is_busy or queue.active or queue.waiting or hops
-            # A borrowed host is not idle, because `Lending` returns its loan first.
+            # A borrowed host is not idle, because `Lending` must first return its loan.
             is_idle = not (has_work or host.loans or host.borrowed_loan)
             (self._idle_hosts.add if is_idle else self._idle_hosts.discard)(host)
 
     def low_hosts(self) -> tuple[list[FrontierHost], float]:
-        """Return the hosts that need tasks now, and the time when another host will need tasks."""
+        """Return the hosts that need tasks now, and the time when the next host will need tasks."""
         self._classify()
         now, next_at = self.clock(), float("inf")
         low_hosts = []

@@ -1,4 +1,4 @@
-"""Drop items whose key any process has already recorded in the ledger, in any run.
+"""Drop items whose key is already recorded in the ledger, by any process in any run.
 
 `Keys` finds the key of an item in the callback. Before the committer writes outcomes, `Duplicates`
 reserves the keys in the ledger, and drops the items whose keys belong to other pages.
@@ -66,7 +66,7 @@ class Duplicates:
         positions: Sequence[Mapping[str, int]],
         items_dropped: Counter[str],
     ) -> list[Settlement]:
-        """Return the settlements without duplicate items; count these items in *items_dropped*.
+        """Return the settlements without duplicate items; count the duplicates in *items_dropped*.
 
         *positions* has a mapping for each settlement: from an item's key to the item's position.
         """
@@ -95,14 +95,14 @@ class Duplicates:
         return kept
 
     async def release(self, settlements: Sequence[Settlement]) -> None:
-        """Release the keys of the pages' earlier visits; the new outcomes must be written first."""
+        """Release the keys of the pages' earlier visits, after the new outcomes are written."""
         for settlement in settlements:
             # A page that was never settled has no keys of an earlier visit.
             if settlement.lease.task.settled and settlement.change.items is not None:
                 await self.ledger.item_keys.release(settlement.lease)
 
     async def _remove(self, task_id: bytes, replaced_keys: set[str]) -> None:
-        """Remove the items with *replaced_keys* from a task that no worker has leased."""
+        """Remove items whose keys are in *replaced_keys* from a task that no worker has leased."""
         while (record := await self.ledger.tasks.get(task_id)) is not None:
             items = [item for item in record.items if self.keys.key_of(item) not in replaced_keys]
             settlement = transitions.reparse(

@@ -37,7 +37,7 @@ class KeptState:
         #: Whether the spider uses its state. If so, the state is read after each claim of tasks.
         self._is_used = False
         state = spider.state
-        # Do nothing if the spider has set its attribute `state` to a value of its own.
+        # Do nothing if the spider has replaced its attribute `state` by another object.
         if isinstance(state, State):
             state.keep_in(self._history, page=self._page)
             self._is_used = _names_state(type(spider))
@@ -103,7 +103,7 @@ class KeptState:
                 await self._read()
 
     async def keep(self) -> None:
-        """Write the changes of ended callbacks, and those that the running callback has made."""
+        """Write the changes of ended callbacks, and the changes so far of the running callback."""
         if self._history.unwritten(_RUNNING.get()):
             await self._write()
 
@@ -138,7 +138,7 @@ class KeptState:
             self._history.load(stored_state)
 
     async def _settle_others(self) -> None:
-        """Settle or undo other processes' pending changes, depending on their pages' outcomes."""
+        """Settle or undo other processes' pending changes, by the outcomes of the pages."""
         unknown_runs = dict(self._history.unknown())
         if not unknown_runs:
             return
@@ -157,7 +157,7 @@ class KeptState:
     # Ends of pages.
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
-        """Settle the changes of pages whose outcomes are recorded; undo changes of *lost* tasks."""
+        """Settle the changes of pages whose outcomes are recorded; undo those of *lost* tasks."""
         if not self._is_used:
             return
         for settlement in settlements:

@@ -3,11 +3,11 @@
 The owner lends slots to an idle borrower, and renews the loan while the borrower sends heartbeats.
 The borrower uses the slots, reports to the owner, and returns the slots at the end.
 
-An owner lends slots of a host only while its own event loop is late or all its fetchers are busy.
-At other times a second process cannot speed up the crawl of the host. The host must be healthy and
-have no delay. The first failure at any process ends all loans of the host: a borrower reports its
-failure to the owner and stops. Only the owner's circuit breaker decides about a rest, so all
-processes share a host's limits and rests.
+An owner lends slots of a host only while the owner's event loop is late or all its fetchers are
+busy. At other times a second process cannot speed up the crawl of the host. The host must be
+healthy and have no delay. The first failure at any process ends all loans of the host: a borrower
+reports its failure to the owner and stops. Only the owner's circuit breaker decides about a rest,
+so all processes share a host's limits and rests.
 """
 
 import logging
@@ -120,16 +120,16 @@ class Lending:
             self._last_sample = now
 
     def _limit(self, host: FrontierHost) -> None:
-        """Let a shared host have only as many claimed tasks as this process finishes in a second.
+        """Limit the claimed tasks of a shared host to those that this process can do in a second.
 
-        With more tasks, pages would wait for their callbacks in this process near the crawl's end,
-        although another process is idle.
+        If this process claimed more tasks, pages would wait here for their callbacks near the
+        crawl's end, while another process is idle.
         """
         host.quota = None
         if host.loans or host.borrowed_loan is not None:
             max_leases = max(4 * host.queue.slots or _MIN_TASKS, int(self._pages_per_second))
             host.quota = max(0, max_leases - self._session.leases.count_by_host[host.name])
-        # Read the host's tasks again, because the other process may have added tasks.
+        # Read the host's tasks again, because the borrower or the owner may have added tasks.
         host.poll()
         self._frontier.poll_wanted.set()
 
@@ -138,7 +138,7 @@ class Lending:
     def _candidates(self) -> list[FrontierHost]:
         """Return a list with the one host whose slots can be lent, or an empty list."""
         leased = self._frontier.leased
-        # A process with several hosts lends no slots, because `HostLeaser` releases hosts instead.
+        # A process with several hosts lends no slots; `HostLeaser` releases some hosts instead.
         hosts = leased.values() if len(leased) == 1 else ()
         return [host for host in hosts if self._may_lend_more(host)]
 
@@ -175,9 +175,9 @@ class Lending:
             host.poll()
             return
         if worker is None:
-            return  # the borrower died, but its requests may still be in progress at the host
+            return  # keep a dead borrower's loan, because its requests may still be in progress
         if not is_recorded and host.queue.slots and host.queue.active > host.queue.slots:
-            return  # this process still uses slots that it is about to lend
+            return  # this process still uses the slots that it wants to lend
         is_ended = loan.is_closing or not self._frontier.may_lend(host)
         if is_ended and not is_recorded:
             del host.loans[name]
@@ -206,11 +206,11 @@ class Lending:
         return self._now() + min(_LOAN_LENGTH, remaining)
 
     def _apply_report(self, host: FrontierHost, report: LoanReport) -> None:
-        """Apply new pages, delays and failures in a borrower's report to the host."""
+        """Apply to the host the pages, delays and failures that are new in a borrower's report."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
-            # If an earlier owner lent the slots, that owner has counted the finished pages. Count
-            # the failures again, because that owner may have died before it read them.
+            # If an earlier owner lent the slots, it has counted the pages that are finished now.
+            # But count all failures, because the earlier owner may have died before it read them.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)
         if report == old_report:
@@ -252,7 +252,7 @@ class Lending:
                 slots=slots,
                 expires=self._expiry(host),
             )
-            # Lower this process's slots now, because the borrower uses the lent slots.
+            # Leave fewer slots to this process now, because the borrower uses the lent slots.
             host.loans[worker.name] = loan
             host.pace()
             logger.debug(

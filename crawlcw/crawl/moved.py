@@ -1,7 +1,7 @@
 """End tasks whose pages redirect, and add tasks for the targets of redirects.
 
 A redirect ends its task, and the redirect's target becomes a new task. The target is recorded
-before the redirecting task ends, so no target is lost if the process dies between two hops.
+before the redirecting task ends, so no target is lost if the process dies between these two writes.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
@@ -42,14 +42,14 @@ class MovedPages:
     scope: Scope
 
     def follows(self, attempt: PageAttempt, url: str) -> bool:
-        """Return whether an attempt without a session also requests a redirect's target.
+        """Return whether an attempt without a session itself requests a redirect's target.
 
         The attempt requests the target in these cases:
-        - The target is another spelling of the task's URL, so the target cannot be another task.
+        - The target is another spelling of the task's URL, so both URLs belong to the same task.
         - The request is a form or has `dont_filter`, so its URL cannot identify the request.
         - The target is on the same host, and a pool of proxies is used. One proxy must send all
-          hops, because a site may redirect each proxy to another URL, so that the hops of two
-          proxies never end.
+        hops. If a site redirects each proxy to another URL, the hops of two proxies would never
+        end.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):
@@ -76,7 +76,7 @@ class MovedPages:
     async def refreshed(
         self, attempt: PageAttempt, response: Response, refresh: Refresh
     ) -> Done | None:
-        """End a page that redirects by a refresh; return None if the page must be parsed.
+        """End a page whose refresh is a redirect; return None if the page must be parsed.
 
         The page must be parsed if the crawl may not request the refresh's target, or if the target
         is already another page's task.
@@ -99,13 +99,14 @@ class MovedPages:
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Record the last page of a chain of redirects under the task of the page's own URL.
 
-        The page is parsed only if this process can claim the task of its URL, and if that task's
-        request equals the request that was sent. In any case the redirecting task is finished.
+        The page is parsed only if this process can claim the task of the page's URL, and only if
+        that task's request equals the request that was sent. In any case the redirecting task is
+        finished.
         """
         lease = attempt.lease
         target_request = onward(attempt.request, response, target=response.url)
         for redirect in attempt.redirects:
-            # Keep only headers that no redirect has dropped, because the last hop sent no others.
+            # Keep only headers that no redirect has dropped, because the last hop sent only these.
             kept_headers = onward(attempt.request, redirect, target=response.url).headers
             target_request.headers = tuple(
                 pair for pair in target_request.headers if pair in kept_headers
@@ -126,8 +127,8 @@ class MovedPages:
         try:
             page = await self.outcomes.parsed(at_home, response)
         except BaseException:
-            # Let the session release the lease of the target's task, because the fetcher releases
-            # only the lease of the redirecting task.
+            # The fetcher releases only the lease of the redirecting task, so let the session
+            # release the lease of the target's task.
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
@@ -135,7 +136,7 @@ class MovedPages:
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
-        """Add and claim the task of a fetched page, if the task would send the same request."""
+        """Add and claim the task of a fetched page, if the task's request equals the sent one."""
         # Shield the claim, because a cancelled claim could leave a lease that no process knows.
         with anyio.CancelScope(shield=True):
             # Write cookies before the task, because other processes may request the task's page as
@@ -188,7 +189,7 @@ class MovedPages:
             rules.check(url)
 
     def _task_at(self, task: Task, home: Request, *, hops: int) -> Task:
-        """Return the task for the target of a redirect of *task*, with the due time of *task*.
+        """Return the task for the target of a redirect of *task*; both have the same due time.
 
         A target on the same host is as deep as *task*, and a target on another host is one link
         deeper. If *task* is a repeated visit, the target is requested again too.
@@ -200,7 +201,7 @@ class MovedPages:
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
         """Return whether the redirects from *target* lead back to *task*."""
-        # If *task* was reopened, tasks that ended before the reopening belong to an earlier visit.
+        # If *task* was reopened, ignore tasks that ended before, because their visits are too old.
         reopened_at = task.update_time if task.settled and not task.retry else None
         record = target
         for _ in range(_LONGEST_LOOP):
@@ -218,7 +219,7 @@ class MovedPages:
         return False
 
     def _moved_outcome(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
-        """Return the outcome of a redirect to *target* or, if None, to the response's URL."""
+        """Return the outcome of a redirect to *target*, or to the response's URL if it is None."""
         visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
         final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)
@@ -230,7 +231,7 @@ class MovedPages:
 
 
 def _exchange(task: Task) -> tuple[object, ...]:
-    """Return the parts of a task's request, except the URL, that change the response."""
+    """Return the parts of a task's request, without the URL, that determine the response."""
     options = task.options
     fetch_options = (
         options.browser,

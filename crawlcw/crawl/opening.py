@@ -52,7 +52,8 @@ class Opening:
     def open(self, host: FrontierHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has a task with *url*; return whether the host is open now.
 
-        If a request must be sent first, the host opens later, and its tasks are then read again.
+        If a request must be sent first, the host opens later, and its due tasks are then read
+        again.
         """
         rules = self.robots.known_rules(url, host.state.robots)
         if self.probe(host, background):
@@ -82,7 +83,7 @@ class Opening:
             frontier, causes = self.frontier, self.causes
             queue = host.queue
             await anyio.sleep(max(0.0, queue.next_start - frontier.clock()))
-            # Wait for our network, because no failure counts while the network is away.
+            # Wait until our network works, because no failure counts during an outage.
             await causes.uplink_known()
 
             async def check() -> None:
@@ -125,10 +126,10 @@ class Opening:
     ) -> None:
         """Wait until a request may be sent to a host; *check* runs before each try and may raise.
 
-        After a request that *is_paced*, the next request waits for the host's delay.
+        If *is_paced* is true, the host's delay begins with this request.
         """
         queues, event = self.frontier.queues, asyncio.Event()
-        # A hop with a slot goes first, because other hops may wait for that slot.
+        # A hop that already has a slot goes first, because other hops may wait for its slot.
         queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
         queues.changed.add(queue.host)
         try:
@@ -154,7 +155,7 @@ class Opening:
         try:
             response = await causes.request_probe(url)
         except SpiderFaultError:
-            # The spider's code raises for the probe page, so another page must test the host.
+            # The spider's code raises an error for this page, so another page must test the host.
             origin.probes.pop(url, None)
             return
         except FetchError as error:

@@ -1,8 +1,8 @@
 """Turn the response or the failure of an attempt into the outcome of its task.
 
-An attempt that counts returns `Done`, which holds the writes for its task. An attempt that does not
-count raises `Defer`. `Causes` first notes how the host answered. The host's slot is freed before
-the callback or errback runs, so the next request may start while the page is parsed.
+If an attempt counts, the result is `Done`, which holds the writes for the task. If an attempt does
+not count, `Defer` is raised. `Causes` first notes how the host answered. The host's slot is freed
+before the callback or errback runs, so the next request may start while the page is parsed.
 """
 
 import logging
@@ -50,7 +50,7 @@ from crawlcw.model.visits import RevisitPolicy, Visit
 
 logger = logging.getLogger(__name__)
 
-#: Reasons of failures that happen only after a correct response of the host.
+#: Reasons of failures that happen only after the host has sent a correct response.
 _AFTER_RESPONSE = frozenset(
     {
         Reason.BROWSER_CRASHED,
@@ -100,7 +100,7 @@ class Outcomes:
         self.watchdog = session.watchdog
         self.banned_when = condition(self.runner.spider, "banned_when")
         self._stats = session.stats
-        # Build the policy once, because the settings build a new policy at each access.
+        # Build the retry policy once, because the settings build a new policy at each access.
         self._retries = settings.retry_policy
         self._throttles = partial(throttles, statuses=settings.throttle_statuses)
         self._max_probe_s = min(settings.timeout, settings.read_timeout)
@@ -125,7 +125,7 @@ class Outcomes:
     def answered(self, attempt: PageAttempt, response: Response) -> None:
         """Note that the host of a page has given a good response."""
         task = attempt.lease.task
-        # If another proxy has failed for this page before, that proxy was the cause of the failure.
+        # If another proxy failed for this page before, that proxy must have been the cause.
         self.causes.proxies.note_fetched(task.url, response.proxy)
         self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.sent)
 
@@ -168,7 +168,7 @@ class Outcomes:
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is unchanged, and do not call its callback."""
         task, stored = attempt.lease.task, None
-        if task.stored is None:  # the response has a body: the request was unconditional
+        if task.stored is None:  # the request was unconditional, so the response has a body
             stored = await self.keep(attempt)
         elif self.bodies is not None:
             await self.bodies.keep(attempt, is_revisit=True)
@@ -188,7 +188,7 @@ class Outcomes:
         if session is not None:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)
-        # A probe page must be faster than the general timeout, because probes have that timeout.
+        # A probe has the general timeout, so a probe page must be faster than this timeout.
         plain = plain and response.status < 300 and response.elapsed < self._max_probe_s
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
@@ -212,7 +212,7 @@ class Outcomes:
     async def no_page(self, attempt: PageAttempt, response: Response) -> Done:
         """Record an error response; raises `Defer` if the page is not the cause of the error."""
         error = status_error(response, now=self.now())
-        # A throttled response after a redirect does not count as throttling of this page.
+        # A throttled response after a redirect does not show that this page is throttled.
         if self._throttles(response) and response.url == attempt.request.url:
             self.causes.throttled(attempt, error)
         else:
@@ -243,7 +243,7 @@ class Outcomes:
         return await self._page_failure(attempt, error)
 
     async def unanswered(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
-        """Record a failure without a response; raises `Defer` if the failure is not the page's."""
+        """Record a failure without a response; raises `Defer` if the page is not its cause."""
         task = attempt.lease.task
         match refusal:
             case StopCrawl():
@@ -251,7 +251,7 @@ class Outcomes:
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
                 if self._stats.fetched:
-                    # A page was fetched before, so `method` has succeeded for that page.
+                    # Another page was fetched before, so `method` has succeeded for that page.
                     self.errors.good.add(method)
                 self.errors.raised(method, raised, url=task.url)
                 # Free the host's slot now, because the errback may take long.
@@ -269,7 +269,7 @@ class Outcomes:
             raise Defer("the event loop stalled") from refusal
         await self.causes.failed(attempt, refusal)
         is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-        # Give no advice if a redirect or a script of a rendered page has requested the host.
+        # Give no advice if a redirect or a script of a rendered page led to the host.
         is_first = refusal.hop <= 1 and not isinstance(refusal.__cause__, FetchError)
         if is_refused and is_first and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
@@ -285,7 +285,7 @@ class Outcomes:
         return await self.failed(attempt, error, failed)
 
     async def _page_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
-        """Record a failure that the page itself caused, and free its host's slot."""
+        """Record a failure that the page itself caused, and free the slot of the page's host."""
         task, response, status = attempt.lease.task, error.response, error.status
         # If only this page is throttled, do not count the response for or against the host's
         # health.
@@ -374,7 +374,7 @@ class Revisits:
     def unchanged(
         self, task: Task, response: Response | None = None, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the visit of an unchanged page, or, if *response* is None, of a failed page.
+        """Return the visit of an unchanged page, or of a failed page if *response* is None.
 
         The second value is the date of the next visit.
         """
@@ -382,7 +382,7 @@ class Revisits:
         assert last_visit is not None
         visit = replace(last_visit, time=now)
         if response is not None:
-            # Keep the headers of the last visit, because a 304 may omit unchanged headers.
+            # A 304 may omit unchanged headers, so use the last visit's headers in their place.
             etag = _validator(task, response, "etag") or last_visit.etag
             modified = _validator(task, response, "last-modified") or last_visit.last_modified
             visit = replace(visit, etag=etag, last_modified=modified)
@@ -431,7 +431,7 @@ def info_of(response: Response) -> ResponseInfo:
 
 
 def _log(lease: Lease, settlement: Settlement) -> None:
-    """Log the outcome of a task; at debug level, also log its response."""
+    """Log the outcome of a task; at debug level, also log the response."""
     change, url, callback = settlement.change, lease.task.url, lease.task.callback
     summary, log_fields = printable(callback), dict[str, int | str]()
     if (response := change.response) is not None:
@@ -458,7 +458,7 @@ def _log(lease: Lease, settlement: Settlement) -> None:
     )
 
 
-#: A callback is broken if it raised on this number of pages and never succeeded.
+#: A callback is broken if it never succeeded, and raised errors on this number of pages.
 BROKEN_FROM = 20
 #: Maximum number of different errors in the log; the ledger has the error of each page.
 _MAX_LOGGED_ERRORS = 100
@@ -468,7 +468,7 @@ class CallbackErrors:
     """Logs an error of a spider's method once, and ends the crawl if the method is broken."""
 
     def __init__(self, spider: Spider, end: End) -> None:
-        #: Names of callbacks that the spider has. None stands for a missing errback.
+        #: Names of callbacks that the spider has, and None, which stands for a missing errback.
         self.callbacks: set[str | None] = {None}
         self.good: set[str] = set()  #: names of methods that have succeeded on a page
         self._pages: Counter[str] = Counter()  #: number of pages on which a method raised
@@ -511,7 +511,7 @@ class CallbackErrors:
         return self._pages[method] >= BROKEN_FROM and method not in self.good
 
     def log_error(self, method: str, failed: Failed, *, url: str) -> str:
-        """Log an error of a method once, with its traceback; return the error as a text."""
+        """Log an error of a method at its first occurrence, with traceback; return it as a text."""
         error_text = failed.message or str(failed.reason)
         kind, where = failed.message, ""
         if isinstance(failed, Raised):
@@ -542,7 +542,7 @@ _PACKAGE = __name__.partition(".")[0]
 class InternalErrors:
     """Defers the pages that failed because of a bug in crawlcw itself.
 
-    A page that fails by a bug is tried again until only such pages remain. The wait between two
+    A page that fails by a bug is tried again, as long as other pages remain. The wait between two
     tries of a page doubles, and no try counts as an attempt.
     """
 

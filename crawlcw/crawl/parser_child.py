@@ -1,7 +1,7 @@
 """Script that parses one page from stdin, in a process that the page may crash.
 
-The script prints how many bytes the tree takes and exits with 0, or it exits with TOO_LARGE. The
-script imports nothing of crawlcw, so that it starts within a tenth of a second.
+The script prints the size of the page's tree in bytes, or exits with TOO_LARGE. The script imports
+nothing of crawlcw, so that it starts within a tenth of a second.
 """
 
 import ctypes
@@ -66,7 +66,7 @@ def main(kind: str, memory_limit: int, seconds: float) -> None:
     try:
         tree = parse(body)
         size = _addresses() - used_bytes if used_bytes else memory_limit
-        del tree  # the tree must live until its size is known
+        del tree  # not earlier, because the size was measured above
     except Exception:
         # A parser raises only for lack of memory, and `sys.exit` would need memory.
         os._exit(TOO_LARGE)

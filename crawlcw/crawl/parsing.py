@@ -1,13 +1,13 @@
-"""Parse a page before its callback, if parsing the page may take long or much memory.
+"""Parse a page before its callback, if the parsing may need much time or memory.
 
 Ordinary pages are parsed when their callback uses the tree. Large and suspicious pages are first
-parsed by another process. If that process survives, a thread parses the page again, because a tree
-cannot be sent to another process. If that process dies, the page is refused. A tree reserves a part
-of `memory_budget` until the page's callback has ended. When a callback has used parsel's tree once,
-this module also parses later pages with parsel.
+parsed by another process. If that process does not crash, a thread of this process parses the page
+again, because a tree cannot be sent to another process. If that process dies, the page is refused.
+A tree reserves a part of `memory_budget` until the page's callback has ended. After a callback has
+used parsel's tree for the first time, this module also parses later pages with parsel.
 
 The process is started by `Popen`, because `anyio.to_process` and `multiprocessing` would run the
-main module again, which may be a crawl.
+main module again, and the main module may start a crawl.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 #: Part of `memory_budget` for trees. A quarter is for bodies, and 3/8 is for other memory.
 _TREES_SHARE = 3 / 8
 _COPIES = 2
-#: Memory of the parsing process for each byte of the estimated tree (measured: up to 1.23).
+#: Memory of the parsing process for each byte of the estimated tree (we measured up to 1.23).
 _GROWTH_FACTOR = 1.25
-#: Bytes that lexbor needs for any page; lexbor segfaults with a quarter of this memory.
+#: Bytes that lexbor needs for any page; lexbor segfaults if it has only a quarter of this.
 _PARSER = 5 << 18
 _MAX_PROCESSES = 2
-#: A parsing process may wait for the CPU, so its time limit is this multiple of its CPU limit.
+#: A parsing process may wait for the CPU. Its time limit is its CPU limit times this factor.
 _TIMEOUT_FACTOR = 12
-#: A page is refused after this number of dead processes, because one process may die by chance.
+#: A page is refused if this number of processes died; a single process may die by chance.
 _MAX_DEATHS = 2
 _ORDINARY = Trees()
 _NO_ROOM = "its tree for XPath needs more than its part of memory_budget"
@@ -87,7 +87,7 @@ class Parsing:
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
-        """Return the memory for a response's trees, and the trees (None if it has no markup)."""
+        """Return memory for a response's trees, and the trees (None for a body without markup)."""
         body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None
@@ -112,7 +112,7 @@ class Parsing:
 
     async def _parse_screened(self, response: Response) -> tuple[Share, Trees]:
         """Return the memory for a response's trees, and the trees; raises `ParseRefusedError`."""
-        # Parsing needs two more copies of the body: as text or UTF-8, and in the pipe.
+        # Parsing needs two more copies of the body: one as text or UTF-8, and one in the pipe.
         copies_size = _COPIES * response.size
         max_room = self.memory.limit - copies_size
         tree_size = markup.tree_size(response.body) * (2 if self._uses_selectors else 1)
@@ -121,7 +121,7 @@ class Parsing:
         async with self._processes:
             for memory_limit in rooms:
                 # If the tree needs more memory, release all memory of this page before the next
-                # try, because two pages could wait for each other's memory for ever.
+                # try. Otherwise two pages could wait for each other's memory for ever.
                 share = await self.memory.take(memory_limit + copies_size)
                 trees: Trees | None = None
                 try:
@@ -138,7 +138,7 @@ class Parsing:
     async def _parse(self, response: Response, memory_limit: int, *, max_room: int) -> Trees | None:
         """Return the trees of a response; None if the trees take more than *memory_limit* bytes.
 
-        If *memory_limit* equals *max_room*, a too large tree for XPath is left out.
+        If *memory_limit* equals *max_room*, a tree for XPath that is too large is left out.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, memory_limit=memory_limit, by="lexbor")
@@ -168,7 +168,7 @@ class Parsing:
     async def _measured(self, source: bytes, *, memory_limit: int, by: str) -> int | None:
         """Return the size of the tree by the parser *by*; None if it is above *memory_limit*.
 
-        Raises `ParseRefusedError` if parsing the page does not end or has crashed two processes.
+        Raises `ParseRefusedError` if the parsing does not end, or if it has crashed two processes.
         Raises `OSError` if no process can be started.
         """
         exit_code = 0
@@ -199,7 +199,7 @@ class Parsing:
         )
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
-        """Parse a page in a process; return its exit code (negative for a signal) and output."""
+        """Parse a page in a process; return the exit code (negative for a signal) and output."""
         # uvloop would fork, which takes milliseconds in a large process. -P keeps Python from
         # importing modules beside the script. A process in a new session gets no Ctrl-C.
         child = Popen(  # noqa: ASYNC220, S603  # `Popen` returns when our program is loaded

@@ -43,9 +43,9 @@ _CRAWL_DELAY = re.compile(r"\s*crawl[- ]delay(?:\s|:|$)", re.IGNORECASE)
 _SLASH = re.compile("%2f", re.IGNORECASE)
 #: Matches `Disallow` in every spelling that protego accepts; a file without it allows every URL.
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
-#: Name for other crawlers' groups of rules: no crawler has this name, because a name has no slash.
+#: Agent name for groups of other crawlers; no crawler has this name, because names have no slash.
 _NO_GROUP = "/"
-#: Seconds after an unusual error in which robots.txt is not requested again. Without this pause,
+#: After an unusual error, robots.txt is not requested again for these seconds. Without this pause,
 #: each page of the host would request robots.txt.
 _ERROR_TTL_S = 30.0
 
@@ -163,7 +163,7 @@ class Robots:
         error = None if rules_future.cancelled() else rules_future.exception()
         is_unavailable = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
         if is_unavailable or isinstance(error, ProxiesAwayError | SpiderFaultError):
-            # Forget the error, so that the next caller after the host's rest sends a new request.
+            # Forget the error, so that the next caller sends a new request after the host's rest.
             self._rules_by_origin.pop(origin, None)
         elif error is not None:
             self._rules_by_origin[origin] = (self.clock() + _ERROR_TTL_S, rules_future)
@@ -172,7 +172,7 @@ class Robots:
 
     async def _fetch(self, origin: str) -> Rules:
         try:
-            # Do not use the settings for statuses and sizes, because those settings are for pages.
+            # Do not use the settings of accepted statuses and sizes, because they are for pages.
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
@@ -193,7 +193,7 @@ class Robots:
             message = f"{error.reason} {printable(error.message)}".strip()
             if is_behind:
                 # The rules are unreachable (RFC 9309, section 2.3.1.4). The cause is the target of
-                # a redirect, because the origin itself has sent the redirect.
+                # a redirect; the origin itself did answer with the redirect.
                 message = f"after its redirect: {message}"
             unknown = FetchError(Reason.ROBOTS_UNAVAILABLE, message)
             unknown.proxy = error.proxy
@@ -214,7 +214,7 @@ def parse(body: bytes, *, agent: str) -> Rules:
     # Accept UTF-16 with a byte order mark, although RFC 9309, section 2.2, allows only UTF-8.
     encoding = "utf-16" if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     text = body[:LARGEST].decode(encoding, "replace").removeprefix("\ufeff")
-    # Cut the decoded text too, because each invalid byte has become three bytes in the text.
+    # Cut the decoded text again, because each invalid byte has become three bytes of UTF-8.
     text = text.encode()[:LARGEST].decode("utf-8", "ignore")
     protego_rules = Protego.parse(_without_others(text, agent=agent))
     delay = protego_rules.crawl_delay(agent) or 0.0
@@ -227,11 +227,11 @@ def parse(body: bytes, *, agent: str) -> Rules:
 
 
 def _no_slot() -> None:
-    """Do not free a slot, because the page that waits for the rules has the slot."""
+    """Free no slot, because the slot belongs to the page that waits for the rules."""
 
 
 def _without_others(text: str, *, agent: str) -> str:
-    """Return a robots.txt whose groups name only agents that match *agent*.
+    """Return a copy of a robots.txt in which the groups name only agents that match *agent*.
 
     protego copies a group's rules for each agent, so parsing a file with 1,000 agents and 1,000
     rules took 50 s and 500 MiB.
@@ -268,7 +268,8 @@ def _without_others(text: str, *, agent: str) -> str:
 def _with_slashes(text: str) -> str:
     """Return a URL, or a rule, with the slashes in its query unescaped.
 
-    protego distinguishes `/` and `%2F`, which mean the same in a query (RFC 9309, section 2.2.2).
+    protego distinguishes `/` and `%2F`, but both mean the same in a query (RFC 9309, section
+    2.2.2).
     """
     path, mark, query = text.partition("?")
     return f"{path}?{_SLASH.sub('/', query)}" if mark and "%2" in query else text
@@ -278,6 +279,6 @@ def _spellings(rule: str) -> list[str]:
     """Return the spellings of a rule that match URLs with unescaped slashes in the query."""
     prefix, star, suffix = rule.partition("*")
     if star and "?" not in rule and _SLASH.search(suffix):
-        # Return two spellings, because the wildcard may match only the path, or also the query.
+        # Return two spellings, because the end of the rule may match in the path or in the query.
         return [rule, f"{prefix}*{_SLASH.sub('/', suffix)}"]
     return [_with_slashes(rule)]

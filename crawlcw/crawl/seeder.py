@@ -1,4 +1,4 @@
-"""Add a spider's start requests to the ledger, and admit links that were too deep earlier.
+"""Add a spider's start requests to the ledger, and admit links that were too deep before.
 
 If a process dies before `start` has ended, the next process runs `start` again.
 """
@@ -36,12 +36,12 @@ from crawlcw.model.task import WAITING, Status, Task
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of start requests in the first batch, for which the fetchers wait.
+#: Maximum number of start requests in the first batch; the fetchers wait for this batch.
 _FIRST_BATCH = 500
 _BATCH = 5_000  #: maximum number of start requests in each later batch
 #: Maximum seconds to write the last batch of start requests when the crawl ends.
 _LAST_WORDS = 2.0
-#: A spider whose seeds have more hosts than this number adds its seeds in each run.
+#: If a spider's seeds are on more hosts than this number, the spider adds its seeds in each run.
 MOST_HOSTS = 10_000
 _UNFINISHED = (*WAITING, Status.PROCESSING)
 #: A worker without a heartbeat for this multiple of a lease counts as dead.
@@ -69,7 +69,7 @@ class RunStart:
             if "over" not in run and await self._ledger.queries.has(_UNFINISHED):
                 return started_at
             ended_at = datetime.fromtimestamp(run.get("over", run["began"]) / 1000, UTC)
-            # If processes start together, one may end their run before the others join the run.
+            # If processes start together, one process may end the run before the others join it.
             if ended_at >= await self._first_started():
                 return started_at
         started_at = self._started_at = self._ledger.now()
@@ -120,7 +120,7 @@ class Seeder:
     def __post_init__(self, lease: timedelta) -> None:
         self._ledger = self.adder.ledger
         self.run_start = RunStart(self._ledger, lease=lease)
-        #: Whether to tell all processes that the seeds' hosts may have private addresses.
+        #: Whether all processes are told that the seeds' hosts may have private addresses.
         self._notes_hosts = has_own_start(self.spider)
         self._origins = self.credentials.origins  #: origins for which no new record is needed
         self._seed_writer = GroupWriter(self._add_seeds, first_size=_FIRST_BATCH, max_size=_BATCH)
@@ -130,7 +130,7 @@ class Seeder:
         return self._seed_writer.unwritten_count
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
-        """Return whether all seeds are in the ledger; note the seeds' hosts and the run's start."""
+        """Return whether all seeds are in the ledger; set the seeds' hosts and the run's start."""
         self.adder.run_started_at = await self.run_start.find(state)
         if not self.spider.start_again:
             with spider_code("start_urls", stop=self.stop):
@@ -170,7 +170,8 @@ class Seeder:
         limit = self.adder.max_depth
         old_limit = None if last_depth is None else last_depth["limit"]
         if last_depth is not None and old_limit == limit:
-            # Do not write an equal limit, because fetchers could run before `start` sets passwords.
+            # Do not write an unchanged limit; else fetchers could run before `start` sets
+            # passwords.
             return
         if old_limit is not None and (limit is None or limit > old_limit):
             number = await self._ledger.admin.admit_to_depth(limit)
@@ -226,7 +227,7 @@ class Seeder:
 
     def _task(self, request: Request) -> Task | None:
         self._request_count += 1
-        # The salt, a part of the task's id, is equal for an equal request in all processes of a
+        # The salt, a part of the task's id, is the same for the same request in all processes of a
         # run.
         salt = f"run {self.run_start.number} seed {self._request_count}".encode()
         try:
@@ -267,7 +268,7 @@ class Seeder:
         await self.adder.add(batch)
 
     async def _note_hosts(self, hosts: set[str]) -> None:
-        """Let all processes request these hosts at private addresses; limit the number of hosts."""
+        """Let all processes accept private addresses of these hosts; limit the number of hosts."""
         addresses = {host for host in hosts if is_address(host)}
         new_hosts = set[str]()
         for of_kind, noted_hosts, limit in (

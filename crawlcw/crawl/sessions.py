@@ -7,7 +7,7 @@ process logs the session in.
 If a page looks as if the visitor is logged out, either the session is logged out, or the session
 has no right to the page. A **login probe** tells which: it is a page that only a logged-in session
 can see. If the login probe fails too, the session logs in again; if the login probe is good, the
-page has failed. If no login probe is known, a login that has helped no page has failed.
+page has failed. If no login probe is known, a login that has not helped any page has failed.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class _SessionEntry:
     proxy: Proxy | None = None  #: the proxy that `identity.proxy` names
     ready: bool = False  #: whether pages can use the session, as far as this process knows
     not_before: datetime | None = None  #: earliest time of the next poll of the session
-    useful_count: int = 0  #: pages that the login helped and that the ledger does not yet count
+    useful_count: int = 0  #: pages that the login helped and the ledger has not counted yet
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
     read_at: float = 0.0  #: monotonic time of the last read of other processes' changes
     used_at: float = 0.0  #: when a page last used the session
@@ -101,8 +101,8 @@ class Sessions:
     #: Functions that `TaskAdder` calls before it writes tasks, such as `keep` of this object.
     writes_before: list[Callable[[], Awaitable[None]]]
     _entries: dict[str, _SessionEntry] = field(init=False, default_factory=dict)
-    #: For each task, the fences (numbers) of the logins that did not help: the page still showed a
-    #: logged-out visitor.
+    #: For each task, the fences (numbers) of logins after which the page still showed a logged-out
+    #: visitor.
     _refusals: OrderedDict[bytes, frozenset[int]] = field(init=False, default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -121,7 +121,8 @@ class Sessions:
     async def admit(self, task: Task, *, free: Callable[[], None] = lambda: None) -> Session | None:
         """Return a logged-in session for a page; raises `Defer` if a login takes long.
 
-        Calls *free* before it waits for a login, because the login needs a slot of the host.
+        Calls *free* to free the page's slot before a login, because the login needs a slot of the
+        host.
         """
         name = task.options.session or self._pool_session_name(task) or self._default_name
         if name is None:
@@ -139,7 +140,7 @@ class Sessions:
     def _pool_session_name(self, task: Task) -> str | None:
         """Return the name of the pool's next session that a page can use without a wait.
 
-        A session whose proxy has failed for the page is used only if there is no other session.
+        A session whose proxy has failed for the page is used only if no other session is usable.
         """
         now, tried_proxies, fallback_name = self._ledger.now(), self.proxies.tried(task.url), None
         for _ in range(self._pool_size):
@@ -191,7 +192,7 @@ class Sessions:
             if probe not in entry.candidates:
                 entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
-                # The login has helped, because before it the page showed a logged-out visitor.
+                # The login has helped: before the login, the page showed a logged-out visitor.
                 entry.useful_count += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:
@@ -232,7 +233,7 @@ class Sessions:
         return is_same and await self._read(entry)
 
     async def _is_alive(self, entry: _SessionEntry, used_session: Session, task: Task) -> bool:
-        """Request the login probe; return whether it shows that the session is logged in."""
+        """Request the login probe; return whether the response shows a logged-in session."""
         probe_url = entry.identity.login_probe
         if probe_url is not None and probe_url != task.url:
             is_refused = await self._is_refused(probe_url, used_session)
@@ -295,7 +296,7 @@ class Sessions:
         return entry
 
     async def _make_ready(self, entry: _SessionEntry, free_slot: Callable[[], None]) -> None:
-        """Wait until a session is logged in; start a login unless one is in progress.
+        """Wait until a session is logged in; first start a login unless one is in progress.
 
         Calls *free_slot* before it waits for a login.
         """
@@ -407,7 +408,7 @@ class Sessions:
 
     async def keep(self) -> None:
         """Write the changes of all sessions to the ledger, with one write for each session."""
-        # Wait for writes in progress too, because a write is durable only at its end.
+        # Also wait for writes in progress, because a write is durable only when it has ended.
         changed_sessions = [
             entry for entry in self._entries.values() if entry.has_news or entry.keeping.locked()
         ]

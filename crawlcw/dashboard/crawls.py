@@ -41,7 +41,7 @@ _SCAN_LIMIT = 2_000
 
 
 class Crawls:
-    """The shown spiders and use cases; their ledgers are closed at the end of the `with` block."""
+    """The spiders and use cases on the dashboard; the `with` block closes their ledgers."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Crawls:
         read_names: Callable[[], Awaitable[Sequence[str]]],
         shown_names: Sequence[str] = (),
     ) -> None:
-        """Show *shown_names*, or all names from *read_names* if *shown_names* is empty."""
+        """Show *shown_names*; if it is empty, show all names from *read_names*."""
         self._open_ledger = open_ledger
         self._names = _Cached(read_names, interval=_NAMES_INTERVAL)
         self._summaries = _Cached(self._read_summaries, interval=_PART_INTERVAL)
@@ -73,7 +73,7 @@ class Crawls:
     async def summaries(self) -> list[dict[str, Any]]:
         """Return the overview numbers of each shown crawl by name; raises `LedgerUnavailableError`.
 
-        A crawl whose ledger cannot be read has only its `name` and the `error`.
+        If a crawl's ledger cannot be read, the crawl's entry has only `name` and `error`.
         """
         return await self._summaries.get()
 
@@ -113,7 +113,7 @@ class Overview:
     def __init__(self, ledger: Ledger, observer: Observer) -> None:
         self.ledger = ledger
         self._observer = observer
-        # The overview needs no cost factor, because its slow parts have their own limits.
+        # The overview needs no cost factor, because its slow parts limit their own cost.
         self._overview = _Cached(self._read_overview, interval=_OVERVIEW_INTERVAL, cost_factor=0)
         self._counters = _Cached(ledger.workers.counters, interval=_PART_INTERVAL)
         self._failures = _Cached(self._read_failures, interval=_PART_INTERVAL)
@@ -150,8 +150,8 @@ class Overview:
 class _Cached(Generic[T]):
     """Caches the result of *load* for *interval* seconds, or longer if *load* is slow.
 
-    After a slow call of *load*, at least *cost_factor* times the call's duration must pass before
-    the next call. Concurrent callers share one call of *load*.
+    After a slow call of *load*, the next call waits at least *cost_factor* times the duration of
+    the slow call. Concurrent callers share one call of *load*.
     """
 
     def __init__(

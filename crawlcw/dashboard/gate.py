@@ -21,7 +21,7 @@ KEY_HEADER = "X-Crawlcw-Key"
 #: Accepted values of Sec-Fetch-Site; browsers send `none` if the user has typed the address.
 _ALLOWED_SITES = ("same-origin", "none")
 
-#: Paths with data of crawls; all other paths are the page's own files.
+#: Paths with data of crawls; all other paths are files of the dashboard's page.
 _PROTECTED_PATHS = ("/api/", "/metrics")
 
 

@@ -26,7 +26,7 @@ async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
         overview = await crawls.overview(name)
         return _gauges_of(await overview.get())
     except LedgerUnavailableError:
-        # Fail the request, because no ledger is available: Prometheus then sets `up` to 0.
+        # If no ledger is available, fail the request, so that Prometheus sets `up` to 0.
         raise
     except (LedgerError, UsageError, RefusedError):
         # Show the other ledgers even if this ledger was dropped or is of another version.

@@ -1,7 +1,7 @@
 """Poll the state of a crawl from its ledger, and find out why a host waits.
 
-A poll reads workers, hosts and orders with four indexed queries. Tasks are counted so rarely that
-the ledger spends at most a twentieth of its time on the counts.
+A poll reads workers, hosts and orders with four indexed queries. Tasks are counted rarely, so that
+the counts take at most a twentieth of the ledger's time.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
 from crawlcw.model.task import WAITING, Status
 
-#: Time between two counts of the tasks, as a multiple of the duration of a count.
+#: Time between two counts of the tasks, as a multiple of the time that one count takes.
 _COUNT_COST = 20
 _AVERAGE_PERIOD = timedelta(hours=1)  #: period over which the average rate is computed
 _AVERAGE_INTERVAL = timedelta(seconds=30)  #: time after which the average rate is computed again
-#: Maximum number of hosts to read: this number of leased hosts, and as many waiting hosts.
+#: Maximum number of leased hosts to read, and maximum number of waiting hosts to read.
 _MAX_HOSTS = 100
 #: A worker counts as silent if its last heartbeat is older than this period.
 _MAX_SILENCE = timedelta(seconds=30)
@@ -121,8 +121,8 @@ class Observer:
     async def poll(self, *, count_timeout: float | None = None) -> CrawlState:
         """Return the state of the crawl; raises `LedgerError`.
 
-        If a count of the tasks is due, waits up to *count_timeout* seconds for the count, or
-        without limit if *count_timeout* is None.
+        If a count of the tasks is due, `poll` waits up to *count_timeout* seconds for the count. If
+        *count_timeout* is None, `poll` waits without limit.
         """
         if self._count_task is None and self._clock() >= self._last_count.next_count_at:
             self._count_task = asyncio.create_task(self._count())

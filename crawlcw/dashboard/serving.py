@@ -163,7 +163,7 @@ async def _event(overview: Overview) -> bytes:
     try:
         name, data = "overview", await overview.get()
     except LedgerError as error:
-        # Do not end the stream, because the ledger may come back; the page shows the error.
+        # Do not end the stream, because the ledger may work again later; the page shows the error.
         logger.warning(
             "the ledger is unavailable: %s", printable(error), extra={"event": "refused"}
         )

@@ -40,7 +40,7 @@ TaskId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Selection(RequestModel):
-    """A filter: a task must match all given fields; two times limit the time of its last change."""
+    """A filter: a task must match all given fields; two fields limit the time of its change."""
 
     status: Annotated[list[StatusName], BeforeValidator(_split), Field(max_length=5)] | None = None
     reason: OneReason | None = None
@@ -75,7 +75,7 @@ class FindTasks(Selection):
 
 
 class Order(RequestModel):
-    """An order to the running crawls; `set` changes `settings`, where null resets a setting."""
+    """An order to the running crawls; `set` changes `settings`, and null resets a setting."""
 
     order: Literal["pause", "resume", "set", "stop"]
     settings: Annotated[dict[str, Text | None], Field(max_length=len(ADJUSTABLE))] = {}
@@ -131,7 +131,7 @@ async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
         count = await _count(ledger, command, task_filter)
         return {"changed": count.number, **({} if count.is_exact else {"at_least": True})}
     if task_filter.changed_before is None:
-        # Exclude tasks that change from now on, so that a repeated write changes no task twice.
+        # Exclude tasks that change after this moment, so that a repeat changes no task twice.
         task_filter = replace(task_filter, changed_before=ledger.now() + timedelta(milliseconds=1))
     match command.action:
         case "retry":

@@ -1,8 +1,8 @@
 """Check all invariants of a ledger, and repair violations.
 
-The examination may run during a crawl. A violation is checked a second time a moment later, and
-reported only if it persists, because a crawl may be about to end the violation. A repair does not
-change a document that a crawl has changed since the check.
+The examination may run during a crawl. A violation is reported only if a second check, a moment
+later, finds it again. A crawl may end a violation between the two checks. A repair does not change
+a document that a crawl has changed since the check.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
-#: Time before the second check, because a crawl wakes hosts a moment after it adds their tasks.
+#: Time before the second check; a crawl wakes a host a moment after it adds the host's tasks.
 RECHECK_DELAY = timedelta(seconds=1)
 #: Maximum number of documents that wait in memory for their second check.
 _CANDIDATES = 10_000
@@ -220,7 +220,7 @@ class _Examination:
         return was_repaired
 
     async def _sleeping_hosts(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
-        """Yield hosts that lost a wake-up: they become ready after their first task is due."""
+        """Yield hosts that lost a wake-up: they are ready later than their first task is due."""
         if wanted_ids is None:
             cursor = ""
             while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):
