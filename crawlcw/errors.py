@@ -40,7 +40,7 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Reason why a task failed, was ignored, or is only a redirect to another task."""
+    """Reason why a task failed, was ignored, or ended as a redirect to another task."""
 
     # Failures after which crawlcw tries the page again, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
@@ -147,7 +147,7 @@ class FetchError(CrawlcwError):
     hop = 1
     # `Any`, because the module of `Response` imports this one.
     response: Any = None  #: the `Response` with an error status
-    proxy: object = None  #: the `Proxy` of the request, if the proxy may be the cause
+    proxy: object = None  #: the `Proxy` of the request, if the proxy may have failed
     deadline: float | None = None  #: length of the exceeded timeout in seconds
     port_closed = False  #: whether the server's port refused the connection
 
@@ -174,7 +174,7 @@ class FetchError(CrawlcwError):
 
     @property
     def underlying(self) -> Reason:
-        """The reason of the fetch error that caused this error; else the reason of this error."""
+        """The reason of the fetch error that caused this error, or else this error's own reason."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
 
@@ -187,7 +187,7 @@ class ProxyFailedError(FetchError):
     """A proxy could not be used, so no request reached the server.
 
     *is_permanent* is true if the proxy refuses this client permanently. If the proxy has worked
-    before, the server may be the cause, so *request_failure* is raised instead.
+    before, the server may be the cause, so *request_failure* is raised instead of this error.
     """
 
     def __init__(
@@ -257,8 +257,8 @@ class Defer(CrawlcwError):
 
     The crawl releases the page. *due* says when the page is due again, as an aware datetime or as a
     duration. If *due* is None, the page is due as soon as its host allows. A user's layer may raise
-    `Defer`, and *cause* is its reason in words. A page that a layer defers waits at least a second.
-    If a page is always deferred, its crawl never ends.
+    `Defer`; *cause* then gives the reason in words. A page that a layer defers waits at least a
+    second. If a page is always deferred, its crawl never ends.
     """
 
     def __init__(self, cause: str, *, due: datetime | timedelta | None = None) -> None:
@@ -276,7 +276,7 @@ class StopCrawl(CrawlcwError):
 
 
 class DropItem(CrawlcwError):
-    """Raised by a spider's `item` to drop the item; the report counts drops by the error's text."""
+    """Raised by a spider's `item` to drop the item; the report has a count for each error text."""
 
 
 class UnwantedError(CrawlcwError):
@@ -343,5 +343,5 @@ def single_errors() -> Iterator[None]:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        # Keep the error's own cause, which would else become the exception group.
+        # Keep the error's own cause; otherwise the exception group would become the cause.
         raise error from error.__cause__

@@ -11,7 +11,7 @@ from typing import Any
 from crawlcw.errors import CrawlcwError, UsageError
 from crawlcw.model.sanitize import describe_error, printable
 
-#: The kind of an extension, by its group.
+#: Map from a group of extensions to the kind of its extensions.
 KINDS = {
     "crawlcw.commands": "command",
     "crawlcw.feeds": "feed",
@@ -22,7 +22,7 @@ COMMANDS, FEEDS, LAYERS, STORES = KINDS
 
 
 def installed(group: str) -> list[EntryPoint]:
-    """Return the extensions of *group*, sorted; of those with one name, crawlcw uses the first."""
+    """Return the extensions of *group* by name; crawlcw uses the first extension of each name."""
     return sorted(entry_points(group=group), key=lambda entry_point: entry_point.name)
 
 

@@ -150,8 +150,8 @@ class Overview:
 class _Cached(Generic[T]):
     """Caches the result of *load* for *interval* seconds, or longer if *load* is slow.
 
-    After a slow call of *load*, the next call waits at least *cost_factor* times the duration of
-    the slow call. Concurrent callers share one call of *load*.
+    The result is kept at least *cost_factor* times as long as the call of *load* took. Concurrent
+    callers share one call of *load*.
     """
 
     def __init__(

@@ -124,7 +124,7 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
     """Check the store, and repair it if *repair* is true; return whether the ledger is readable."""
     kinds = {problem.kind for problem in health.violations}
     remaining = health.violations
-    # Repair nothing if a definition is wrong, because the user must drop that table or index.
+    # Repair nothing if a table or index is defined wrongly, because the user must drop it.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
         await ledger.inspection.prepare()
         remaining = (await ledger.inspection.health()).violations
@@ -142,7 +142,7 @@ class _Candidate(NamedTuple):
     repair: Callable[[], Awaitable[object]]  #: returns False if the document has changed
 
 
-#: Function that yields documents with violations, from all documents or from given documents.
+#: Function that yields documents with violations, among all documents or those with given ids.
 _Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
 
 

@@ -16,9 +16,9 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind, Violation
 from crawlcw.model.task import DONE, WAITING, Status
 
-#: Time until a mended lease expires; within this time, a living worker can renew the lease.
+#: Time until a mended lease expires; if the lease's worker is alive, it can renew the lease.
 _RENEWED_WITHIN = timedelta(seconds=60)
-#: The holder of a mended lease, a name that no worker has.
+#: Name of the holder of a mended lease; no worker has this name.
 _MENDER = "doctor:0"
 
 
@@ -260,10 +260,10 @@ def is_awake(document: Mapping[str, Any], *, now: datetime) -> bool:
 
 
 def wake_up_violations(document: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
-    """Yield the violations of a host without an owner; *due* is the time of its first task.
+    """Yield the violations of a host without an owner; the host's first task is due at *due*.
 
-    *document* is None if the host is unknown. Even a host that was given up needs a wake-up,
-    because its next owner must mark its new tasks as ignored.
+    *document* is None if the host is unknown. A given-up host needs a wake-up too, because the
+    host's next owner must mark new tasks as ignored.
     """
     ready_at = None if document is None else document.get("ready_at")
     not_before = None if document is None else document.get("not_before")

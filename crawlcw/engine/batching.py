@@ -1,7 +1,7 @@
 """Group commit: write the elements of a queue, or of a source, in groups.
 
-While the ledger writes a group, the next group gathers. If no worker waits for a write, a group
-gathers for some time, because one large group costs less than many small groups.
+While the ledger writes a group, elements for the next group are collected. If no worker waits for a
+write, the collection takes some time, because one large group costs less than many small groups.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ MAX_GROUP_SIZE = 200
 _MAX_PARALLEL_WRITES = 3
 #: Minimum seconds between the starts of two groups, unless a worker waits for a write.
 _GROUP_INTERVAL_S = 0.05
-#: Seconds between two polls for a worker that waits for a write.
+#: Seconds between two checks whether a worker waits for a write.
 _POLL_INTERVAL_S = 0.01
 #: Maximum seconds that a group waits for more elements of its source.
 _MAX_GATHER_S = 0.1
@@ -40,8 +40,8 @@ async def write_in_groups(
 ) -> None:
     """Call *write* with groups of elements of *queue*, until cancelled.
 
-    If *workers_wait* is true or the queue is full, a group does not wait for more elements. Raises
-    what *write* raises.
+    If *workers_wait* is true or the queue is full, a group is written without a wait for more
+    elements. Raises what *write* raises.
     """
     permits = anyio.Semaphore(_MAX_PARALLEL_WRITES)
 
@@ -82,7 +82,7 @@ class GroupWriter(Generic[T]):
     def __init__(
         self, write: Callable[[list[T]], Awaitable[None]], *, first_size: int, max_size: int
     ) -> None:
-        """Pass up to *first_size* elements to *write* first, then up to *max_size* in each call."""
+        """Call *write* with up to *first_size* elements first, and then with up to *max_size*."""
         self._write = write
         self._group_size = first_size
         self._max_size = max_size
@@ -162,7 +162,7 @@ class GroupWriter(Generic[T]):
 
 
 async def _end_read(read_task: "asyncio.Task[None]") -> None:
-    """Cancel the read of a source, and log the exceptions that the source raises."""
+    """Cancel the task that reads a source, and log the exceptions that the source raises."""
     read_task.cancel()
     with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
         await asyncio.wait({read_task})

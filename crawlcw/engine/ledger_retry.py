@@ -30,7 +30,7 @@ _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
 #: Seconds that a report waits for a number from the ledger before the report omits the number.
 _REPORT_TIMEOUT_S = 10.0
-#: Seconds within which every waiting process repeats its operation after an outage.
+#: After an outage, every waiting process repeats its operation within these seconds.
 _RETURN_WINDOW_S = 2 * _MAX_DELAY_S
 
 
@@ -73,7 +73,7 @@ class LedgerRetry:
         except LedgerUnavailableError as error:
             return await self._repeat(name, partial(operation, *args, **kwargs), error, started_at)
         if (now := time.monotonic()) - started_at > _MAX_DELAY_S:
-            # A slow answer without a failure counts as an outage, because the database was frozen.
+            # A slow answer without a failure shows that the database was frozen; count an outage.
             self._note_outage(started_at)
             self._outage_end = now
         if started_at > self._last_success_start:
@@ -81,7 +81,7 @@ class LedgerRetry:
         return result
 
     async def read_for_report(self, operation: Callable[[], Awaitable[T]]) -> T | None:
-        """Return a number for a report; None if *operation* fails or takes longer than 10 s."""
+        """Return a value for a report; None if *operation* fails or takes longer than 10 s."""
         with anyio.move_on_after(_REPORT_TIMEOUT_S):
             try:
                 return await operation()
@@ -133,7 +133,7 @@ class LedgerRetry:
         return result
 
     def _note_outage(self, failed_at: float) -> None:
-        # Let the outage begin at the last success, the earliest time when it can have begun.
+        # Let the outage begin at the last success, because it cannot have begun earlier.
         outage_start = min(failed_at, self._last_success_start)
         if outage_start > self._outage_end and not self._waiting_count:
             self._outage_start = outage_start

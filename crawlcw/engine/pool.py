@@ -30,7 +30,7 @@ class Pool:
         self.size = size
         self.dispatched = 0  #: number of leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        #: Coroutine function that waits for a lease; the caller calls `task_done` after the work.
+        #: Coroutine function that waits for a lease; call `task_done` after the work.
         self.get = self._queue.get
         #: Function that starts a worker; None unless the pool runs.
         self._start_worker: Callable[[], object] | None = None
@@ -82,9 +82,9 @@ class Pool:
         """Run worker coroutines until *source* ends; return the finish reason from *source*.
 
         Each worker runs *work*. If *source* returns another reason than `DRAINED`, *release_queued*
-        releases the leases in the queue. Then the tasks in progress may finish until *grace_scope*
-        times out. Raises `UsageError` if code outside of crawlcw cancels the asyncio task of a
-        worker.
+        releases the leases in the queue. Then the tasks in progress may finish until the time limit
+        of *grace_scope*. Raises `UsageError` if code outside of crawlcw cancels the asyncio task of
+        a worker.
         """
         async with anyio.create_task_group() as workers:
             self._start_worker = partial(workers.start_soon, _unless_others_cancel, work)
@@ -95,7 +95,7 @@ class Pool:
                 nonlocal reason
                 reason = await source()
                 if reason is not FinishReason.DRAINED:
-                    # Release the queued leases before an `await` lets a worker start one of them.
+                    # Release the queued leases first, because at an `await` a worker may start one.
                     await release_queued()
                     with grace_scope():
                         while self.dispatched:
@@ -104,8 +104,8 @@ class Pool:
                 self._start_worker = None
                 workers.cancel_scope.cancel()
 
-            # Run the source in a separate asyncio task, because it costs time to resume a deeply
-            # nested coroutine.
+            # Run the source in a separate asyncio task, because a deeply nested coroutine is slow
+            # to resume.
             workers.start_soon(run_source)
         return reason
 
@@ -123,7 +123,7 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         ) from error
 
 
-#: Delay of a quarantined task that could not run alone, as a multiple of `max_wait_s`.
+#: A quarantined task that could not run alone is put off by `max_wait_s` times this factor.
 _DEFER_FACTOR = 12
 
 
@@ -131,7 +131,7 @@ class Quarantine:
     """Lets a quarantined task run alone, so that no other task of its process runs meanwhile."""
 
     def __init__(self, ledger: Ledger, leases: TaskLeases, *, max_wait_s: float = math.inf) -> None:
-        """A quarantined task waits at most *max_wait_s* seconds for the tasks in progress."""
+        """A quarantined task waits at most *max_wait_s* seconds for the end of other tasks."""
         self._ledger = ledger
         self._leases = leases
         self._max_wait_s = max_wait_s

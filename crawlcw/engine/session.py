@@ -104,10 +104,10 @@ class TaskLeases:
                 scope.cancel()
 
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
-        """Renew all task leases; return the ids of lost tasks, for which `lose` was called."""
+        """Renew all task leases; call `lose` for the lost tasks, and return their ids."""
         leases = self.all()
         missing_ids = await ledger.leases.renew(leases, lease=lease) - self._settling_ids
-        # A task that was committed during the renewal, or is being committed, is not lost.
+        # A task is not lost if it was committed during the renewal or is being committed.
         lost_ids = {
             entry.task.id
             for entry in leases
@@ -151,7 +151,7 @@ class WorkerSession:
         limit: timedelta = timedelta(0),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
-        """Prepare a session that `join` starts; `Watchdog` explains *limit* and *deadlines*.
+        """Prepare a session, which `join` starts; see `Watchdog` for *limit* and *deadlines*.
 
         *lease_length* returns the current length of a lease. The session's ledger operations fail
         if the ledger has not answered for *give_up*.
@@ -202,16 +202,16 @@ class WorkerSession:
     ) -> None:
         """Renew leases and write heartbeats until cancelled; *on_lost* gets the ids of lost tasks.
 
-        Renews the leases when a third of their length has passed, and releases the leases of dead
-        processes on this machine. Calls *announce* with tasks that were released because the work
-        on them was cancelled.
+        Renews the leases when a third of the lease length has passed, and releases the leases of
+        dead processes on this machine. Passes to *announce* the tasks that were released because
+        the work on them was cancelled.
         """
         self._renewal_wanted = anyio.Event()
         async with anyio.create_task_group() as renewal_tasks:
             renewal_tasks.start_soon(self._keep_beating)
             renewed_at = anyio.current_time()
             while True:
-                # Count from the last renewal, because an outage must not delay the next renewal.
+                # Measure from the last renewal, because an outage must not delay the next renewal.
                 with anyio.CancelScope(
                     deadline=renewed_at + self.lease_length().total_seconds() / 3
                 ):
@@ -246,7 +246,7 @@ class WorkerSession:
         """Renew leases in a second event loop while the session's event loop is blocked."""
         ledger = await self.raw_ledger.reconnected()
         try:
-            # Read the leases from the ledger, because this process may not know its last claim yet.
+            # Read the leases from the ledger, because this process may not know its latest claim.
             if leases := await ledger.leases.leases_of(self.worker):
                 await ledger.leases.renew(leases, lease=self.lease_length())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
@@ -264,7 +264,7 @@ class WorkerSession:
         self._renewal_wanted.set()
 
     async def abandon(self, ledger: Ledger) -> int:
-        """Release all tasks over another connection; return the number of released tasks.
+        """Release all tasks over the connection of *ledger*; return the number of released tasks.
 
         If the session's event loop does not end, another thread runs `abandon` in a new loop.
         """
@@ -308,7 +308,7 @@ class WorkerSession:
     async def beat(self, connection: Ledger | None = None) -> None:
         """Write a heartbeat with the worker's counters; raises `LedgerError`.
 
-        If *connection* is given, this worker is blocked or leaving, so it does not count as idle.
+        A given *connection* means that this worker is blocked or leaving, and so it is not idle.
         """
         is_idle = self._is_idle and connection is None
         self._last_vitals = self.vitals()
@@ -372,7 +372,7 @@ class WorkerSession:
             self._idle_changed.set()
 
     async def neighbours(self) -> tuple[int, int]:
-        """Return the number of all workers, and the number of idle workers except this worker."""
+        """Return the number of all workers, and the number of other workers that are idle."""
         now = self.ledger.now()
         max_silence = timedelta(seconds=_MISSED_BEATS * _HEARTBEAT_INTERVAL_S)
         registered = await self.ledger.workers.all()

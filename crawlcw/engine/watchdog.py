@@ -1,8 +1,8 @@
 """Thread that detects callbacks that block the event loop or never return.
 
-While the loop stalls, the watchdog thread logs the blocking callback, renews leases, and ends the
-process at the limit. If C code holds the interpreter's lock, the thread cannot run, so a timer of
-CPU time ends the process.
+While the loop stalls, the watchdog thread logs the blocking callback and renews leases. If the
+stall reaches a limit, the thread ends the process. If C code holds the interpreter's lock, the
+thread cannot run; then a timer of CPU time ends the process.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class Watchdog:
     ) -> None:
         """End the process if user code blocks the loop for longer than *limit*; 0 means no limit.
 
-        While the loop stalls, the watchdog thread calls *renew* in its own loop every
-        *renew_every*. *deadlines* maps the failure reason of each timeout to its length.
+        While the loop stalls, the watchdog thread calls *renew* every *renew_every* seconds, in
+        another loop. *deadlines* maps the failure reason of each timeout to the timeout's length.
         """
         self.stalls = StallLog(now=float("inf"))
         self.limit = limit.total_seconds()
@@ -112,7 +112,7 @@ class Watchdog:
         """Start to watch."""
         self._loop_thread = threading.get_ident()
         self.stalls = StallLog(now=self._clock())
-        # A process has only one timer of CPU time, so set it only if no other code uses it.
+        # A process has only one timer of CPU time, so do not set it if other code uses it.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._cpu_limit_s = self.limit + min(_CPU_MARGIN_S, self.limit)
             # `chain` calls the default handler afterwards, which ends the process.
@@ -128,7 +128,7 @@ class Watchdog:
         self._tick_handle.cancel()
         self._stop_event.set()
         with anyio.CancelScope(shield=True):
-            # Do not wait longer for a renewal, because a daemon thread does not delay the exit.
+            # Do not wait for a long renewal; the thread is a daemon, so it does not delay the exit.
             await to_thread.run_sync(self._thread.join, _LOG_TIMEOUT_S)
         if self._cpu_limit_s:
             self._cpu_limit_s = 0.0
@@ -163,7 +163,7 @@ class Watchdog:
             now = self._clock()
             lag = self.stalls.lag(now)
             silent_s = silence.record(now, has_sign=lag < _POLL_INTERVAL_S)
-            # If leases are short, renew them early, because a renewal first needs a new connection.
+            # If leases are short, renew them early, because a renewal must first connect.
             if lag < min(STALL, self.renew_every / 2):
                 continue
             if now - self._renewed_at >= self.renew_every:
@@ -174,8 +174,7 @@ class Watchdog:
             frame = self._loop_frame()
             user_call = running_in(frame)
             self._log_stall(user_call, lag)
-            # Restart the CPU timer, because no C code holds the interpreter's lock if this thread
-            # runs.
+            # Restart the CPU timer: this thread runs, so no C code holds the interpreter's lock.
             if self._cpu_limit_s:
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._cpu_limit_s)
             if user_call is not None and self.limit and silent_s >= self.limit:

@@ -16,7 +16,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: A worker without a heartbeat for this time counts as dead; all its leases have expired by then.
+#: A worker without a heartbeat for this time counts as dead; its leases have expired long before.
 _LONGEST_SILENCE = timedelta(days=1)
 _STATM = Path("/proc/self/statm")
 
@@ -105,7 +105,7 @@ def resident_memory() -> int:
     try:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
-        # Systems other than Linux report only the largest memory use so far.
+        # Return the largest memory use so far, because only Linux reports the present use.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
     return pages * resource.getpagesize()

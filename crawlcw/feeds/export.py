@@ -51,8 +51,8 @@ async def export(
     """Write the items to all *targets*; return the number of items.
 
     Each target gets all items or none; `-` is *stdout*. Raises `UsageError` if a target cannot be
-    written. If a writer of another package fails, the export completes its other targets before it
-    raises the error.
+    written. If a writer of another package fails, the export first completes the other targets, and
+    then raises the error.
     """
     count = 0
     unseen_fields, names = set(selection.fields or ()), set[str]()
@@ -104,9 +104,9 @@ async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemR
     if selection.versions:
         rows = ledger.queries.versions()
     else:
-        # The query may return tasks without new items, because a new visit of an unchanged page
-        # changes only the status of its task. The query misses no new items, because a fetch
-        # changes the status of its task.
+        # The query may return tasks without new items, because a visit of an unchanged page changes
+        # only the task's status. The query misses no new items, because each fetch changes the
+        # task's status.
         rows = ledger.queries.items(
             None if fetched_since is None else TaskFilter(changed_since=fetched_since)
         )
@@ -132,7 +132,7 @@ async def follow(
     stdout: BinaryIO,
     poll_interval_s: float = _POLL_INTERVAL_S,
 ) -> int:
-    """Write items to *stdout* as JSON Lines until the ledger is drained; return how many.
+    """Write items to *stdout* as JSON Lines until the ledger is drained; return their number.
 
     If a page is fetched again, its items are written again. If the outcome of a page reaches the
     ledger more than a minute late, the page's items may be missing.
@@ -176,7 +176,7 @@ async def _new_rows(
         on_poll()
         if drained:
             return
-        # Poll once more after no task is due, so that the last poll finds all recorded items.
+        # If no task is due, poll once more, so that the last poll finds all recorded items.
         drained = await ledger.queries.next_due() is None
         if not drained:
             await asyncio.sleep(interval)

@@ -1,8 +1,8 @@
 """Writers of items to a byte stream, one class for each feed format.
 
-Another package adds a format with an entry point of the group `crawlcw.feeds`. The name of the
-entry point is the format and the extension of the files, and its value is a class with the methods
-of `FeedWriter`.
+Another package adds a format with an entry point of the group `crawlcw.feeds`. The entry point's
+name is the name of the format and the extension of its files. The entry point's value is a class
+with the methods of `FeedWriter`.
 """
 
 import csv
@@ -103,7 +103,7 @@ class Table(JsonLines):
         self._file.write(values.to_json(item) + "\n")
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows; dates and bytes are texts, because the rows come from JSON."""
+        """Yield the rows; they come from JSON, so dates and bytes are texts."""
         self._file.flush()
         self._file.seek(0)
         for line in self._file:
@@ -118,8 +118,8 @@ class Csv(Table):
     """Writer of a CSV table (RFC 4180) in UTF-8, with the columns of all items.
 
     Lists and objects are written as JSON. If *defuse* is true, cells that look like formulas are
-    escaped, because a spreadsheet must not run text from a page. On a terminal, line ends in cells
-    are escaped, because a line end would look like a new row.
+    escaped, because a spreadsheet must not run text from a page. On a terminal, a line end in a
+    cell is escaped, because it would look like a new row.
     """
 
     def __init__(

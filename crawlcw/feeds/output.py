@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Output:
-    """A target and its writer; a `with` block opens both, and closes both at its end.
+    """A target and its writer; a `with` block opens them, and closes them at the block's end.
 
     If another package's writer raises an error, only this output ends. Then the output's file does
     not appear, and `failure` is the error. Raises `UsageError` if the target cannot be written.

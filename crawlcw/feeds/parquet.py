@@ -22,8 +22,8 @@ _ROW_GROUP = 5_000
 class Parquet(Table):
     """Writer of a table with typed columns (Apache Parquet), which uses the library pyarrow.
 
-    The type of a column is bool, int64 or double if all its values have this type, otherwise
-    string. Lists and objects are written as JSON. A column of integers and fractions is a
+    A column gets the type bool, int64 or double if all its values have that type, otherwise string.
+    Lists and objects are written as JSON. If a column has integers and fractions, its type is
     string if a double cannot represent one of the integers.
     """
 

@@ -24,7 +24,7 @@ else:
 STDOUT = "-"
 #: The formats that need no other package.
 BUILT_IN = ("jsonl", "json", "csv")
-#: Format of each file extension that differs from the name of its format.
+#: Map from file extensions to formats, for extensions that differ from the format's name.
 _EXTENSIONS = {
     ".jl": "jsonl",
     ".ndjson": "jsonl",
@@ -151,7 +151,7 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
 
 @contextmanager
 def _replacing(path_text: str) -> Iterator[BinaryIO]:
-    """Open `FILE.part`, which replaces FILE if the block succeeds."""
+    """Open `FILE.part`; this file replaces FILE if the `with` block succeeds."""
     # Follow a symbolic link, and replace the file that it points to. Write devices directly.
     target = Path(path_text).resolve()
     if target.exists() and not target.is_file():

@@ -4,7 +4,7 @@ A crawler often runs inside a private network. No link, redirect or DNS answer m
 into the private network. The address guard checks the IP address of a connection when aiohttp makes
 the socket. A later DNS answer cannot change the checked address.
 
-The guard reads the current request from a context variable, because aiohttp does not pass it.
+The guard reads the current request from a context variable, because aiohttp passes no request.
 """
 
 import ipaddress
@@ -48,7 +48,7 @@ _METADATA_ADDRESSES = [
     for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
-#: If the start URLs have more host names than an intranet can have, no name is trusted.
+#: If the start URLs have more host names than this, no name may have a private address.
 MOST_START_NAMES = 1_000
 #: Maximum number of hosts from the spider's `start` that the ledger's notes hold.
 MOST_START_ADDRESSES = 1 << 16
@@ -70,7 +70,7 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Hop:
-    """The state of one request and its response, for the connector and for `AddressGuard`."""
+    """The state of one request and its response, which the connector and `AddressGuard` use."""
 
     attempt: Attempt
     proxy: Proxy | None = None
@@ -94,7 +94,7 @@ class PublicNames:
     """Reads and writes notes in the ledger, so that all processes know the same host names."""
 
     def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
-        """Use *notes*; *has_own_start* is true if *notes* may have hosts that `start` yielded."""
+        """Use *notes*; *has_own_start* is true if the spider's `start` may add hosts to *notes*."""
         self._notes = notes
         self._has_own_start = has_own_start
         self._noted: set[str] = set()
@@ -117,7 +117,7 @@ class PublicNames:
         try:
             return await self._notes.state()
         except LedgerError as error:
-            # Raise the error that a DNS outage causes, so that the crawl retries the page.
+            # Raise the same error as a DNS outage, so that the crawl retries the page.
             message = f"could not read the host's address from the ledger: {printable(error)}"
             raise socket.gaierror(socket.EAI_AGAIN, message) from error
 
@@ -125,7 +125,7 @@ class PublicNames:
         """Record that *name* has a public address."""
         key = f"{_PUBLIC}{name}"
         if key not in self._noted:
-            # If the ledger is unavailable, the next DNS look-up of *name* tries again.
+            # If the ledger is unavailable, the next DNS look-up of *name* writes the note.
             with suppress(LedgerError):
                 await self._notes.set_state({key: True})
                 self._noted.add(key)
@@ -135,17 +135,17 @@ class AddressGuard:
     """Allows connections to public addresses and to hosts that the user has named.
 
     - *start_origins* are the `Location.host` of the start URLs. A start URL's host may have a
-      private address. If *start_origins* gives a port, only that port is allowed. Without a port,
-      80 and 443 are allowed. If a start URL's host name ever had a public address, the name may not
-      have a private address (see `resolved`).
+    private address. If *start_origins* gives a port, only that port is allowed. Without a port, 80
+    and 443 are allowed. If a start URL's host name ever had a public address, a private address of
+    it is refused (see `resolved`).
     - *allow_private* names hosts that may have private addresses. A name without a port allows all
       usual ports.
     - *public_names* remembers public names for other processes and later crawls. Without
-      *public_names*, only this guard remembers public names.
+    *public_names*, no other guard knows these names.
 
-    If an allowed name has a private address, other names with the same address are still refused. A
-    URL with a host name never leads to a link-local address, or to an address at which clouds serve
-    credentials. Such an address must stand in the URL itself.
+    If an allowed name has a private address, other names with that address are refused all the
+    same. A URL with a host name never leads to a link-local address, or to an address at which
+    clouds serve credentials. A request to such an address needs a URL that contains the address.
     """
 
     def __init__(
@@ -194,9 +194,9 @@ class AddressGuard:
         """Check that a request, sent through *proxy*, may go to the host and port of *url*.
 
         The proxy itself may have any address. Raises `FetchError` if the port is refused, or if
-        *proxy* would connect to a private address. If a proxy resolves names itself, `admit` does
-        not know the address, so `admit` refuses only names such as `localhost`. Raises `OSError` if
-        the ledger fails.
+        *proxy* would connect to a private address. If a proxy resolves names itself, the address is
+        unknown, and `admit` refuses only names such as `localhost`. Raises `OSError` if the ledger
+        fails.
         """
         host, port = url.raw_host or "", url.port
         is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
@@ -245,7 +245,7 @@ class AddressGuard:
         return host == address or not _is_always_refused(address)
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
-        """Remember whether *name* has a public address, after a look-up and before a connection.
+        """Remember, between a look-up and a connection, whether *name* has a public address.
 
         The first DNS look-up of a start URL's name decides whether the name may have private
         addresses. Raises `OSError` while the ledger is unavailable.
@@ -289,7 +289,7 @@ def is_public(address: str) -> bool:
     """Return whether an IP *address* belongs to the public Internet.
 
     If an IPv6 address contains an IPv4 address, a gateway sends the packets to the IPv4 address.
-    Therefore the result depends on the IPv4 address.
+    Therefore this function judges the IPv4 address.
     """
     ip = _parsed(address)
     if isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST:
@@ -306,7 +306,7 @@ def _is_inside(host: str) -> bool:
 
 
 def _is_always_refused(address: str) -> bool:
-    """Return whether *address* is refused even for a trusted host name."""
+    """Return whether *address* is refused even for a host name that may be private."""
     ip = _parsed(address)
     return ip is None or ip in _METADATA_ADDRESSES or ip.is_link_local or ip.is_unspecified
 

@@ -1,14 +1,13 @@
 """Bodies of responses: how to decode them, limit their memory, and refuse some of them.
 
 - **Codings.** The size limit counts *decoded* bytes. A decoder yields one small piece at a time,
-  because 52 bytes of brotli can become gigabytes. A compressed stream may end too early although
-  the Content-Length is correct, and only this module notices this. A page whose stream ends too
-  early is marked as incomplete, and the download of a file fails.
+because 52 bytes of brotli can become gigabytes. A compressed stream may end too early although the
+Content-Length is correct, and only this module notices such an end. A page whose stream ends too
+early is marked as incomplete, and the download of a file fails.
 - **Memory.** A `MemoryBudget` limits the memory that all bodies take together. Tasks get shares of
-  the budget in the order of their requests, so small requests cannot delay a large request forever.
-  A task that has a share of the budget never waits for more bytes, because two such tasks could
-  wait for each other. Such a task gets more bytes immediately, even if the bodies then exceed the
-  budget.
+the budget in the order in which they ask, so small shares cannot delay a large share forever. If
+two tasks with a share waited for more bytes, they could wait for each other. So a task with a share
+gets more bytes immediately, even if the bodies then exceed the budget.
 - **Refused bodies.** A body is refused if its Content-Type or its first bytes show an endless body
   or a body that is not text. An image is refused even if its Content-Type is HTML. PDF is read,
   because spiders want PDF files. `application/octet-stream` is read, because it may be text.
@@ -64,8 +63,8 @@ class BodyDecoder:
     *codings* are the names in Content-Encoding, in the order in which the server applied the
     codings. A body with more than *limit* decoded bytes is cut at the limit. Without *limit*, a
     body fails if its decoded bytes are more than a hundred times its received bytes. The
-    constructor and `pieces` raise `FetchError` (`content-encoding`) for a body that fails, an
-    unknown coding, or a corrupt stream.
+    constructor and `pieces` raise `FetchError` (`content-encoding`) for such a body, for an unknown
+    coding, and for a corrupt stream.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:
@@ -330,7 +329,7 @@ def check_type(
     """Raise `FetchError` for a body of *kind* if it must not be read.
 
     *accepted* are types that are never refused, such as `image/png`, `image/*`, `*/*`. If *kind*
-    comes from the body's first bytes, *declared_type* is the type in Content-Type, and else None.
+    comes from the body's first bytes, *declared_type* is the Content-Type, else None.
     """
     if not kind.startswith(_REFUSED_TYPES) or kind in _READABLE_IMAGE_TYPES:
         return
@@ -346,7 +345,7 @@ def check_type(
 def check_start(start: bytes, declared_type: str, accepted: Sequence[str]) -> None:
     """Raise `FetchError` for a body that begins with *start*, if it must not be read.
 
-    Bodies are checked only if *declared_type* says nothing about the content.
+    A body is checked only if *declared_type* does not tell the type of the content.
     """
     if SIGNED.match(start) is not None and declared_type in _SAYS_NOTHING:
         actual_type = next(
