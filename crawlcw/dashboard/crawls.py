@@ -150,8 +150,8 @@ class Overview:
 class _Cached(Generic[T]):
     """Caches the result of *load* for *interval* seconds, or longer if *load* is slow.
 
-    The result is kept at least *cost_factor* times as long as the call of *load* took. Concurrent
-    callers share one call of *load*.
+    The cache keeps the result at least *cost_factor* times as long as the call of *load* took.
+    Concurrent callers share one call of *load*.
     """
 
     def __init__(

@@ -239,7 +239,7 @@ def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) ->
 
 
 def given_up_for(host: Host) -> str | None:
-    """Return why *host* or some of its origins were given up; None if nothing was given up."""
+    """Return why crawlcw gave up *host* or some of its origins; None if it gave up nothing."""
     if host.given_up is not None:
         return str(host.given_up)
     reasons = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
