@@ -6,7 +6,9 @@ of items and requests without their constructors.
 """
 
 import functools
+import marshal
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
@@ -25,56 +27,56 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import SpiderError
 from crawlcw.model import urls, values
+from crawlcw.model.sanitize import printable
 from crawlcw.scrapy import functions
 from crawlcw.scrapy.functions import Unstorable as Unstorable
+from crawlcw.scrapy.functions import class_name as class_name
 
 #: The maximum nesting of encoded values; a tag adds up to four levels to it.
 MAX_DEPTH = values.MAX_DEPTH - 5
 #: The maximum size of a context in bytes; MongoDB refuses documents of 16 MiB.
 MAX_SIZE = 8 << 20
 _INT64 = 1 << 63
+_INTEGER = re.compile(r"-?\d+")
+_TICK = timedelta(microseconds=1)
 _PLAIN_TYPES = frozenset({str, int, float, bool, bytes, NoneType})
-#: How to write a value of each type, and the tag of the written value.
-_WRITERS: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
-    datetime: ("@datetime", datetime.isoformat),
-    date: ("@date", date.isoformat),
-    time: ("@time", time.isoformat),
-    timedelta: ("@timedelta", lambda delta: [delta.days, delta.seconds, delta.microseconds]),
-    Decimal: ("@decimal", str),
-    range: ("@range", lambda numbers: [str(numbers.start), str(numbers.stop), str(numbers.step)]),
-    Headers: ("@headers", lambda headers: _header_pairs(headers)),
-}
-#: How to read the written value of each tag.
-_READERS: Mapping[str, Callable[[Any], Any]] = {
+#: Types of values without other values in them: the tag, and how to write and read a value.
+_FORMS: tuple[tuple[type, str, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
+    (datetime, "@datetime", datetime.isoformat, datetime.fromisoformat),
+    (date, "@date", date.isoformat, date.fromisoformat),
+    (time, "@time", time.isoformat, time.fromisoformat),
+    (timedelta, "@timedelta", lambda span: str(span // _TICK), lambda ticks: int(ticks) * _TICK),
+    (Decimal, "@decimal", str, Decimal),
+    (range, "@range", repr, lambda text: range(*map(int, _INTEGER.findall(text)))),
+    (Headers, "@headers", lambda headers: _header_pairs(headers), lambda pairs: _headers(pairs)),
+)
+_WRITERS = {kind: (tag, write) for kind, tag, write, _ in _FORMS}
+_READERS: dict[str, Callable[[Any], Any]] = {
     "@int": lambda digits: int(digits, 16),
     "@float": float,
     "@text": lambda raw: raw.decode("utf-8", "surrogatepass"),
-    "@datetime": datetime.fromisoformat,
-    "@date": date.fromisoformat,
-    "@time": time.fromisoformat,
-    "@timedelta": lambda parts: timedelta(*parts),
-    "@decimal": Decimal,
-    "@range": lambda parts: range(*map(int, parts)),
-    "@headers": lambda pairs: Headers(_header_values(pairs)),
+    **{tag: read for _, tag, _, read in _FORMS},
 }
 _COLLECTION_TAGS: Mapping[type, str] = {tuple: "@tuple", set: "@set", frozenset: "@frozenset"}
-_COLLECTIONS: Mapping[str, Callable[[Any], Any]] = {
-    tag: kind for kind, tag in _COLLECTION_TAGS.items()
+_COLLECTIONS: dict[str, Callable[[Any], Any]] = {
+    **{tag: kind for kind, tag in _COLLECTION_TAGS.items()},
+    "@dict": dict,
+    "@ordered": OrderedDict,
 }
-#: The parts of a request that are stored under their own names, if they are not empty.
+#: The parts of a request that a context has under their own names, unless they are empty.
 _PARTS = ("meta", "cb_kwargs", "flags", "cookies", "headers", "priority", "dont_filter")
 #: Get these parts without making empty ones. Scrapy 2.14 has fewer private names than later ones.
 _parts = attrgetter(
-    *(
-        f"_{name}" if hasattr(scrapy.Request, f"_{name}") or name in {"meta", "cb_kwargs"} else name
-        for name in _PARTS
-    )
+    *("_meta", "_cb_kwargs"),
+    *(f"_{name}" if hasattr(scrapy.Request, f"_{name}") else name for name in _PARTS[2:]),
 )
-_INVALID = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_JSON = ScrapyJSONEncoder()
+#: The exceptions of a context that does not fit the code of the project.
+_MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def context_of(request: scrapy.Request, spider: scrapy.Spider) -> dict[str, Any]:
-    """Return all of *request* but its method and its body, as the context of a task.
+    """Return all of *request* except its method and its body, as the context of a task.
 
     Raises `Unstorable`; then the request must be done while the crawl parses its parent's page.
     """
@@ -85,11 +87,11 @@ def context_of(request: scrapy.Request, spider: scrapy.Spider) -> dict[str, Any]
     for name, function in (("cb", request.callback), ("eb", request.errback)):
         if function is not None:
             method = functions.method_name(function, spider)
-            context[name] = method or _encode(function, spider, 1)
+            context[name] = method or encoded(function, spider)
     for name, value in zip(_PARTS, _parts(request), strict=True):
         if value:
             try:
-                context[name] = _encode(value, spider, 1)
+                context[name] = encoded(value, spider)
             except Unstorable as error:
                 raise Unstorable(f"{error} in {name}") from None
     if request.encoding != "utf-8":
@@ -99,9 +101,9 @@ def context_of(request: scrapy.Request, spider: scrapy.Spider) -> dict[str, Any]
         if functions.named(name) is not type(request):
             raise Unstorable(f"a request of the class {name}, which no module defines")
         state = _state(request)
-        fields = {field: state[field] for field in state.keys() - _REQUEST_FIELDS}
-        context["state"] = _encode(fields, spider, 1)
-    if context and values.size(context) > MAX_SIZE:
+        context["state"] = encoded({k: state[k] for k in state.keys() - _REQUEST_FIELDS}, spider)
+    # Nothing else measures plain values as fast as `marshal`.
+    if len(marshal.dumps(context)) > MAX_SIZE:
         raise Unstorable(f"values of more than {MAX_SIZE >> 20} MiB")
     return context
 
@@ -112,81 +114,42 @@ def request_of(request: Request, spider: scrapy.Spider) -> scrapy.Request:
     Raises `SpiderError` if the project has changed, so that it lacks a part of the request.
     """
     context: Any = request.context or {}
-    parts = {name: decoded(context[name], spider) for name in _PARTS if name in context}
     try:
+        parts = {name: decoded(context[name], spider) for name in _PARTS if name in context}
+        headers = parts.pop("headers", None)
         kind = functions.named(context["class"]) if "class" in context else scrapy.Request
         if not isinstance(kind, type) or not issubclass(kind, scrapy.Request):
-            raise TypeError(f"{context['class']} is not a class of requests")
+            raise LookupError(f"there is no class of requests {context['class']}")
         scrapy_request = scrapy.Request.__new__(kind)
         if "state" in context:
-            _set_state(scrapy_request, _decode(context["state"], spider))
+            _set_state(scrapy_request, decoded(context["state"], spider))
         # The constructor of a subclass may take other arguments; its results are in the state.
         scrapy.Request.__init__(
             scrapy_request,
             context.get("url") or request.url,
             method=request.method,
             body=request.body or b"",
-            callback=_stored_callback(context.get("cb"), spider),
-            errback=_stored_callback(context.get("eb"), spider),
+            callback=_function(context.get("cb"), spider),
+            errback=_function(context.get("eb"), spider),
             encoding=context.get("encoding", "utf-8"),
             **parts,
         )
-    except _INVALID as error:
-        raise _unreadable(error) from error
+        if headers is not None:
+            headers.encoding = scrapy_request.encoding
+            scrapy_request.headers = headers
+    except _MISFITS as error:
+        raise SpiderError(
+            f"a stored request does not fit the spider's code ({printable(error)}): undo the "
+            "change, or delete the crawl's data and start again with `crawlcw run ... --fresh`"
+        ) from error
     return scrapy_request
 
 
-def encoded(value: object, spider: scrapy.Spider) -> Any:
+def encoded(value: Any, spider: scrapy.Spider, *, depth: int = 1) -> Any:
     """Return *value* as a value that crawlcw stores unchanged; raises `Unstorable`."""
-    return _encode(value, spider, 1)
-
-
-def decoded(value: object, spider: scrapy.Spider) -> Any:
-    """Return the value that `encoded` has encoded; raises `SpiderError` if it is invalid."""
-    try:
-        return _decode(value, spider)
-    except _INVALID as error:
-        raise _unreadable(error) from error
-
-
-def class_name(item_class: type) -> str:
-    """Return the name under which `item_class` finds a class."""
-    return functions.name_of(item_class)
-
-
-def item_class(name: str) -> type | None:
-    """Return the class of items with this `class_name`, if its module is imported."""
-    kind = functions.named(name)
-    return kind if isinstance(kind, type) and ItemAdapter.is_item_class(kind) else None
-
-
-def item_values(item: Any) -> dict[str, Any]:
-    """Return the fields of an item with the values that Scrapy's JSON exporter would write."""
-    fields = item if isinstance(item, Mapping) else ItemAdapter(item)
-    return {str(name): _item_value(value, 1) for name, value in fields.items()}
-
-
-def response_headers(response: Response) -> Headers:
-    """Return the headers of *response*, with each Set-Cookie header apart."""
-    headers = Headers()
-    for name, value in response.headers.items():
-        headers[name] = value.encode("utf-8", "surrogateescape")
-    if cookies := getattr(response, "set_cookies", ()):
-        headers["Set-Cookie"] = [cookie.encode("utf-8", "surrogateescape") for cookie in cookies]
-    return headers
-
-
-def _unreadable(error: Exception) -> SpiderError:
-    return SpiderError(
-        f"a stored request does not fit the spider's code ({error}): undo the change of the code, "
-        "or delete the crawl's data and start again with `crawlcw run ... --fresh`"
-    )
-
-
-def _encode(value: Any, spider: scrapy.Spider, depth: int) -> Any:
     kind = type(value)
     if kind is str:
-        return value if value.isascii() else _text(value)
+        return _text(value)
     if value is None or kind is bool or kind is bytes:
         return value
     if kind is int:
@@ -198,23 +161,71 @@ def _encode(value: Any, spider: scrapy.Spider, depth: int) -> Any:
     if kind is dict:
         fields = {}
         for name, member in value.items():
-            if type(name) is not str or name[:1] == "@" or not name.isascii():
-                return {"@dict": _pairs(value, spider, depth)}
+            if type(name) is not str or name[:1] == "@" or _text(name) is not name:
+                return {"@dict": _members(value.items(), spider, depth)}
             is_plain = type(member) is str and member.isascii()  # true for most values
-            fields[name] = member if is_plain else _encode(member, spider, depth + 1)
+            fields[name] = member if is_plain else encoded(member, spider, depth=depth + 1)
         return fields
     if kind is list:
-        return [_encode(member, spider, depth + 1) for member in value]
+        return [encoded(member, spider, depth=depth + 1) for member in value]
     if kind in _COLLECTION_TAGS:
-        return {_COLLECTION_TAGS[kind]: [_encode(member, spider, depth + 2) for member in value]}
+        return {_COLLECTION_TAGS[kind]: _members(value, spider, depth)}
     if kind in _WRITERS:
         tag, write = _WRITERS[kind]
         return {tag: write(value)}
-    return _encode_object(value, spider, depth)
+    return _encoded_object(value, spider, depth)
+
+
+def decoded(value: Any, spider: scrapy.Spider) -> Any:
+    """Return the value that `encoded` has encoded.
+
+    Raises `LookupError`, `ValueError` or another of `_MISFITS` for a value that `encoded` would not
+    return for this project.
+    """
+    if isinstance(value, list):
+        return [decoded(member, spider) for member in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((tag, stored),) = value.items()
+        if tag[:1] == "@":
+            return _decoded_object(tag, stored, spider)
+    return {
+        name: member if type(member) is str else decoded(member, spider)
+        for name, member in value.items()
+    }
+
+
+def item_class(name: str) -> type | None:
+    """Return the class of items with this `class_name`, if its module is imported."""
+    kind: Any = functions.named(name)
+    return kind if _is_item_class(kind) else None
+
+
+def item_values(item: Any) -> dict[str, Any]:
+    """Return the fields of an item with the values that Scrapy's JSON exporter would write."""
+    fields: dict[str, Any] = _item_value(item, 0)
+    return fields
+
+
+def response_headers(response: Response) -> Headers:
+    """Return the headers of *response*, with each Set-Cookie header apart."""
+    headers = Headers()
+    for name, value in response.headers.items():
+        headers[name] = _raw(value)
+    if response.set_cookies:
+        headers["Set-Cookie"] = [_raw(cookie) for cookie in response.set_cookies]
+    return headers
+
+
+def _raw(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
 
 
 def _text(value: str) -> Any:
     """Return *value*, or its bytes if it has lone surrogates, which stores would replace."""
+    if value.isascii():
+        return value
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -222,52 +233,37 @@ def _text(value: str) -> Any:
     return value
 
 
-def _pairs(mapping: Mapping[Any, Any], spider: scrapy.Spider, depth: int) -> list[Any]:
-    return [[_encode(part, spider, depth + 3) for part in pair] for pair in mapping.items()]
+def _members(members: Any, spider: scrapy.Spider, depth: int) -> list[Any]:
+    """Encode the members of a tagged value; a pair of a mapping becomes a list."""
+    is_pairs = not isinstance(members, tuple | list | set | frozenset)
+    return [encoded(list(part) if is_pairs else part, spider, depth=depth + 2) for part in members]
 
 
-def _encode_object(value: Any, spider: scrapy.Spider, depth: int) -> Any:
-    kind = type(value)
+def _encoded_object(value: Any, spider: scrapy.Spider, depth: int) -> Any:
+    kind: Any = type(value)
     if kind is OrderedDict:
-        return {"@ordered": _pairs(value, spider, depth)}
+        return {"@ordered": _members(value.items(), spider, depth)}
     if value is spider:
         return {"@spider": True}
     if isinstance(value, str) and not isinstance(value, Enum):  # such as the text of an lxml node
         return _text(str.__str__(value))
-    name = class_name(kind)
-    if item_class(name) is kind and not isinstance(value, dict):
-        return {"@item": [name, _encode(_state(value), spider, depth + 2)]}
     if callable(value):
         tag, parts = functions.parts_of(value, spider)
-        return {tag: [_encode(part, spider, depth + 2) for part in parts]}
-    raise Unstorable(f"a value of the type {name}")
+        return {tag: _members(parts, spider, depth)}
+    name = class_name(kind)
+    if not _is_item_class(kind) or isinstance(value, dict) or item_class(name) is not kind:
+        raise Unstorable(f"a value of the type {name}")
+    return {"@item": _members([name, _state(value)], spider, depth)}
 
 
-def _decode(value: Any, spider: scrapy.Spider) -> Any:
-    if isinstance(value, dict):
-        if len(value) == 1:
-            ((tag, stored),) = value.items()
-            if tag[:1] == "@":
-                return _decode_tagged(tag, stored, spider)
-        return {
-            name: member if type(member) is str else _decode(member, spider)
-            for name, member in value.items()
-        }
-    if isinstance(value, list):
-        return [_decode(member, spider) for member in value]
-    return value
-
-
-def _decode_tagged(tag: str, stored: Any, spider: scrapy.Spider) -> Any:
+def _decoded_object(tag: str, stored: Any, spider: scrapy.Spider) -> Any:
     if tag in _READERS:
         return _READERS[tag](stored)
     if tag == "@spider":
         return spider
-    parts = _decode(stored, spider)
+    parts = decoded(stored, spider)
     if tag in _COLLECTIONS:
         return _COLLECTIONS[tag](parts)
-    if tag in {"@dict", "@ordered"}:
-        return dict(parts) if tag == "@dict" else OrderedDict(parts)
     if tag != "@item":
         return functions.function_of(tag, parts, spider)
     name, state = parts
@@ -280,34 +276,42 @@ def _decode_tagged(tag: str, stored: Any, spider: scrapy.Spider) -> Any:
     return item
 
 
-def _stored_callback(stored: Any, spider: scrapy.Spider) -> Any:
-    return functions.method_of(spider, stored) if type(stored) is str else _decode(stored, spider)
+def _function(stored: Any, spider: scrapy.Spider) -> Any:
+    return functions.method_of(spider, stored) if type(stored) is str else decoded(stored, spider)
 
 
 def _header_pairs(headers: Headers) -> list[list[str]]:
     # Store the headers as text, because people read the context.
-    return [
-        [part.decode("latin-1") for part in (name, *header_values)]
-        for name, header_values in dict.items(headers)
-    ]
+    pairs = dict.items(headers)
+    return [[part.decode("latin-1") for part in (name, *parts)] for name, parts in pairs]
 
 
-def _header_values(pairs: Any) -> dict[bytes, list[bytes]]:
-    return {name.encode("latin-1"): [v.encode("latin-1") for v in vs] for name, *vs in pairs}
+def _headers(pairs: Any) -> Headers:
+    headers = Headers()
+    for pair in pairs:
+        name, *parts = (part.encode("latin-1") for part in pair)
+        dict.__setitem__(headers, name, parts)  # `Headers` has normalized them before
+    return headers
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_item_class(kind: Any) -> bool:
+    return isinstance(kind, type) and ItemAdapter.is_item_class(kind)
 
 
 def _item_value(value: Any, depth: int) -> Any:
-    if type(value) in _PLAIN_TYPES or depth > values.MAX_DEPTH:
+    kind: Any = type(value)
+    if kind in _PLAIN_TYPES or depth > values.MAX_DEPTH or isinstance(value, Enum):
         return value
-    if isinstance(value, Mapping) or (not isinstance(value, type) and ItemAdapter.is_item(value)):
+    if isinstance(value, Mapping) or _is_item_class(kind):
         fields = value if isinstance(value, Mapping) else ItemAdapter(value)
         return {str(name): _item_value(member, depth + 1) for name, member in fields.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_item_value(member, depth + 1) for member in value]
-    if isinstance(value, str | int | float | bytes | Enum):
+    if isinstance(value, str | int | float | bytes):
         return value
     try:
-        return ScrapyJSONEncoder().default(value)
+        return _JSON.default(value)
     except TypeError:
         return str(value)
 
@@ -315,8 +319,7 @@ def _item_value(value: Any, depth: int) -> Any:
 def _state(instance: object) -> dict[str, Any]:
     """Return all attributes that *instance* itself has, in slots and in its `__dict__`."""
     kind: Any = type(instance)
-    slots = _slots(kind)
-    state = {name: getattr(instance, name) for name in slots if hasattr(instance, name)}
+    state = {name: getattr(instance, name) for name in _slots(kind) if hasattr(instance, name)}
     return state | getattr(instance, "__dict__", {})
 
 

@@ -6,11 +6,12 @@ spider's project are accepted, so a changed ledger cannot make a callback of `os
 """
 
 import functools
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import scrapy
@@ -21,7 +22,7 @@ class Unstorable(Exception):
     """A request has a value that no ledger can store; the message says which in a few words."""
 
 
-def name_of(thing: Any) -> str:
+def class_name(thing: Any) -> str:
     """Return the name under which `named` finds a class or a function."""
     return f"{thing.__module__}:{thing.__qualname__}"
 
@@ -36,30 +37,30 @@ def named(name: str) -> Any:
         owner = owner.__func__ if isinstance(owner, staticmethod) else owner
         if not isinstance(owner, type | FunctionType):
             return None
-    return owner if name_of(owner) == name else None
+    return owner if class_name(owner) == name else None
 
 
-def method_name(method: object, spider: scrapy.Spider) -> str | None:
-    """Return the name of a method of *spider*, or None if *method* is another function."""
-    owner: Any = type(spider)
-    if (instance := getattr(method, "__self__", None)) is not spider and instance is not owner:
+def method_name(function: object, owner: object) -> str | None:
+    """Return the name of *function* if it is a method of *owner*, else None."""
+    if not isinstance(function, MethodType):
         return None
-    name = _attribute_name(owner, getattr(method, "__func__", None))
-    return None if name in vars(spider) else name
+    kind: Any = type(owner)
+    if function.__self__ is not owner and function.__self__ is not kind:
+        return None
+    name = _attribute_name(kind, function.__func__)
+    return None if name in vars(owner) else name
 
 
 def method_of(owner: object, name: str) -> MethodType:
-    """Return the method *name* of an object; raises `LookupError` if there is none."""
+    """Return the method *name* of *owner*; raises `LookupError` if there is none."""
     method = None if name.startswith("__") else getattr(owner, name, None)
-    if isinstance(method, MethodType) and (
-        method.__self__ is owner or method.__self__ is type(owner)
-    ):
-        return method
-    raise LookupError(f"{type(owner).__name__} has no method {name}")
+    if not isinstance(method, MethodType) or method_name(method, owner) is None:
+        raise LookupError(f"{type(owner).__name__} has no method {name}")
+    return method
 
 
 def parts_of(function: Any, spider: scrapy.Spider) -> tuple[str, list[Any]]:
-    """Return a tag, and parts from which `function_of` makes the function again.
+    """Return a tag, and the parts from which `function_of` makes *function*.
 
     Raises `Unstorable`.
     """
@@ -68,22 +69,17 @@ def parts_of(function: Any, spider: scrapy.Spider) -> tuple[str, list[Any]]:
     if isinstance(function, functools.partial):
         return "@partial", [function.func, list(function.args), function.keywords]
     if isinstance(function, MethodType):
-        if (name := method_name(function, spider)) is not None:
-            return "@method", [name]
-        owner: Any = function.__self__
-        name = _attribute_name(owner.__class__, function.__func__)
-        for attribute, part in vars(spider).items():
-            if part is owner and name is not None:
-                return "@method", [name, attribute]
-    if isinstance(function, type | FunctionType):
-        name = name_of(function)
-        if named(name) is function and _is_of_project(name, spider.__module__):
+        for attribute, owner in (("", spider), *vars(spider).items()):
+            if function.__self__ is owner and (name := method_name(function, owner)):
+                return "@method", [name, attribute] if attribute else [name]
+    if isinstance(function, type | FunctionType) and "<" not in function.__qualname__:
+        name = class_name(function)
+        if named(name) is function and _is_of_project(function.__module__, spider):
             return "@name", [name]
     if isinstance(function, FunctionType):
-        code = function.__code__
-        module, digest = function.__globals__.get("__name__", ""), _digest(code)
-        name = f"{module}:{code.co_qualname}"
-        if _is_of_project(name, spider.__module__) and digest in _codes(module):
+        code, module = function.__code__, function.__globals__["__name__"]
+        name, digest = f"{module}:{code.co_qualname}", _digest(code)
+        if _is_of_project(module, spider) and digest in _codes(sys.modules[module]):
             try:
                 cells = [cell.cell_contents for cell in function.__closure__ or ()]
             except ValueError:
@@ -104,55 +100,66 @@ def function_of(tag: str, parts: list[Any], spider: scrapy.Spider) -> Any:
             return functools.partial(function, *arguments, **keywords)
         case "@method", [str(name), *attribute]:
             return method_of(vars(spider)[attribute[0]] if attribute else spider, name)
-        case "@name", [str(name)] if _is_of_project(name, spider.__module__):
-            if (function := named(name)) is not None:
-                return function
-            raise LookupError(f"there is no {name}")
-        case "@code", [str(name), digest, cells, defaults, keyword_defaults] if _is_of_project(
-            name, spider.__module__
-        ):
+        case ("@name", [str(name)]) | ("@code", [str(name), *_]):
             module = name.partition(":")[0]
-            if (code := _codes(module).get(digest)) is None:
-                raise LookupError(f"the code of {name} has changed")
-            closure = tuple(map(CellType, cells))
-            function = FunctionType(code, vars(sys.modules[module]), None, defaults, closure)
-            function.__kwdefaults__ = keyword_defaults
-            return function
+            if _is_of_project(module, spider):
+                return _code_function(module, *parts) if tag == "@code" else _existing(name)
     raise ValueError(f"{tag} is not the tag of a value of the project")
 
 
+def _existing(name: str) -> Any:
+    if (function := named(name)) is None:
+        raise LookupError(f"there is no {name}")
+    return function
+
+
+def _code_function(
+    module: str, name: str, digest: str, cells: list[Any], defaults: Any, keyword_defaults: Any
+) -> FunctionType:
+    if (code := _codes(sys.modules[module]).get(digest)) is None:
+        raise LookupError(f"the code of {name} has changed")
+    closure = tuple(map(CellType, cells))
+    function = FunctionType(code, vars(sys.modules[module]), None, defaults, closure)
+    function.__kwdefaults__ = keyword_defaults
+    return function
+
+
 @functools.lru_cache(maxsize=4096)
-def _attribute_name(owner: type, function: object) -> str | None:
+def _attribute_name(owner: type, function: FunctionType) -> str | None:
     """Return the attribute of the class that has *function*, perhaps under another name."""
     for name in (getattr(function, "__name__", ""), *dir(owner)):
-        method = getattr(owner, name, None)
+        method = inspect.getattr_static(owner, name, None)
         if not name.startswith("__") and function is getattr(method, "__func__", method):
             return name
     return None
 
 
+def _is_of_project(module: str, spider: scrapy.Spider) -> bool:
+    """Return whether *module* comes from the same folder as the module of the spider."""
+    root = _root(module)
+    return root is not None and root == _root(spider.__module__)
+
+
+def _root(name: str) -> Path | None:
+    """Return the folder from which Python has imported the top package of a module."""
+    module = sys.modules.get(name)
+    path = getattr(module, "__file__", None)
+    return _ancestor(path, name.count(".") + hasattr(module, "__path__")) if path else None
+
+
 @functools.lru_cache(maxsize=1024)
-def _is_of_project(name: str, spider_module: str) -> bool:
-    """Return whether *name* is in a module that comes from the same folder as the spider's."""
-    root = _root(name.partition(":")[0])
-    return root is not None and root == _root(spider_module)
-
-
-def _root(module: str) -> Path | None:
-    """Return the folder from which Python has imported the top package of *module*."""
-    path = getattr(sys.modules.get(module), "__file__", None)
-    levels = module.count(".") + hasattr(sys.modules.get(module), "__path__")
-    return Path(path).parents[levels] if path else None
+def _ancestor(path: str, levels: int) -> Path:
+    return Path(path).parents[levels]
 
 
 @functools.cache
-def _codes(module: str) -> Mapping[str, CodeType]:
+def _codes(module: ModuleType) -> Mapping[str, CodeType]:
     """Return all code of a module by its digest, with functions in functions and lambdas."""
     return {_digest(code): code for code in _all_code(module)}
 
 
-def _all_code(module: str) -> Iterator[CodeType]:
-    parts: list[Any] = list(vars(sys.modules[module]).values())
+def _all_code(module: ModuleType) -> Iterator[CodeType]:
+    parts: list[Any] = list(vars(module).values())
     visited_ids: set[int] = set()
     while parts:
         part = parts.pop()
@@ -162,11 +169,11 @@ def _all_code(module: str) -> Iterator[CodeType]:
         if isinstance(part, CodeType):
             yield part
             parts += part.co_consts
-        elif isinstance(part, type):
-            parts += vars(part).values() if part.__module__ == module else ()
+        elif isinstance(part, type) and part.__module__ == module.__name__:
+            parts += vars(part).values()
         elif isinstance(part, FunctionType):
             parts.append(vars(part).get("__wrapped__"))  # the function below a decorator
-            parts.append(part.__code__ if part.__globals__["__name__"] == module else None)
+            parts.append(part.__code__ if part.__globals__ is vars(module) else None)
         elif isinstance(part, classmethod | staticmethod):
             parts.append(part.__func__)
         elif isinstance(part, property):
