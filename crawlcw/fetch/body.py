@@ -36,19 +36,19 @@ ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
-#: A body may have this many more bytes before decoding than the limit allows after decoding. Some
+#: The coded bytes of a body may exceed the limit of its decoded bytes by this number, because some
 #: coded bytes, such as empty gzip members, decode to nothing.
 _RAW_SLACK = 1 << 20
 #: Maximum number of compressed streams in one body, because each stream costs as much time as some
 #: kilobytes of content. Normal bodies have at most some hundreds of streams.
 _MAX_STREAMS = 10_000
-#: Maximum of decoded bytes for each received byte, because a file may have no size limit.
+#: Maximum number of decoded bytes per received byte; it also limits files without a size limit.
 _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659 limits the window of zstd to 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-#: Names of codings for which this module has no decoder, from IANA's list and from archives. This
-#: module and browsers ignore any other name, such as `aws-chunked` or a charset.
+#: Names of known codings for which this module has no decoder. This module and browsers ignore an
+#: unknown name, such as `aws-chunked` or a charset.
 _WITHOUT_DECODER = frozenset(
     {
         *("aes128gcm", "bzip2", "compress", "dcb", "dcz", "exi", "lz4", "lzma", "pack200-gzip"),
@@ -105,13 +105,13 @@ class BodyDecoder:
 
     @property
     def missing(self) -> str:
-        """Message that a stream is incomplete if the body ends now; "" if each is complete."""
+        """Message that a stream is incomplete if the body ends now, or "" if all are complete."""
         errors = [] if self.is_full else [stage.missing for stage in self._stages if stage.missing]
         return errors[0] if errors else ""
 
     @property
     def lacks_content(self) -> bool:
-        """Whether content, and not only a checksum, is missing if the body ends now."""
+        """Whether content (not only a checksum) would be missing if the body ended now."""
         return any(stage.missing and stage.lacks_content for stage in self._stages)
 
 
@@ -173,7 +173,7 @@ class _Brotli:
         return bool(self._decoder.is_finished())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # brotli fills an internal buffer before it checks the limit, so the output may be longer.
+        # brotli fills an internal buffer before it checks the limit, so the output may exceed it.
         output = bytes(self._decoder.process(data, output_buffer_limit=max_length))
         self.needs_input = len(output) < max_length
         return output
@@ -203,7 +203,7 @@ class _Stage:
         self._has_ended = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decoded pieces of *data*; raises `_OverfedError` for too much data."""
+        """Yield the decoded pieces of *data*; raises `_OverfedError` if the body is too large."""
         self._max_bytes -= len(data)
         if self._max_bytes < 0:
             raise _OverfedError
@@ -212,7 +212,7 @@ class _Stage:
             if engine is None:
                 data = self._head + data
                 if self._stream_count and data[:1] != self._magic:
-                    # Browsers also ignore bytes after a stream that are no new stream.
+                    # Browsers also ignore bytes that follow a stream and do not begin a new stream.
                     self._has_ended = True
                     return
                 if len(data) < self._peek_size:
@@ -247,7 +247,7 @@ class _Stage:
 
     @property
     def lacks_content(self) -> bool:
-        """Whether content would be missing if the body ended now; true if this is unknown."""
+        """Whether content would be missing if the body ended now; true in case of doubt."""
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 
@@ -261,7 +261,7 @@ def _deflate(start: bytes) -> _Engine:
 
 
 #: For each coding: (1) a function that makes a decompressor from the first bytes of a body, (2) the
-#: first byte of each further stream, or b"" if a body is one stream, (3) how many bytes (1) needs.
+#: first byte of each further stream, or b"" if a body is one stream, (3) how many first bytes.
 _CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
     "gzip": (lambda _: _Zlib(16 + zlib.MAX_WBITS), b"\x1f", 1),
     "deflate": (_deflate, b"", 2),
@@ -280,7 +280,7 @@ def _decoded_through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
 
 #: Number of first bytes of a body that are enough to see its type.
 LOOK = 512
-#: Media types that are read, although all other images are refused.
+#: Image types that are read, although all other images are refused.
 _READABLE_IMAGE_TYPES = ("image/svg+xml",)
 _REFUSED_TYPES = (
     *("audio/", "video/", "image/", "font/", "text/event-stream"),
@@ -379,7 +379,7 @@ class MemoryBudget:
         self._turn = asyncio.Lock()  # waiting tasks, in their order
 
     async def take(self, size: int, *, waits: bool = True) -> Share:
-        """Take *size* bytes, at most the whole budget; wait for free bytes if *waits* is true."""
+        """Take *size* bytes, or the whole budget if it is less; wait for free bytes if *waits*."""
         size = min(size, self.limit)
         # The lock costs time, so take it only if another caller waits or too few bytes are free.
         if waits and (self._turn.locked() or self.used + size > self.limit):

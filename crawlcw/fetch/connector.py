@@ -74,7 +74,7 @@ _MAX_FRAMING = 1 << 24
 _INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _BLANK_IN_NAME = re.compile(rb"\n[^\s:]+ +:")
-#: Pattern for a list of codings with `chunked`; browsers accept it at any position in the list.
+#: Pattern for a list of codings with `chunked`; browsers accept `chunked` at any place.
 _CHUNKED = re.compile(r"(?:^|,)[ \t]*chunked[ \t]*(?:,|$)", re.IGNORECASE)
 _MAX_HEAD = 1 << 18  #: as in Chromium
 #: Parameters of aiohttp's response parser.
@@ -98,7 +98,7 @@ _OF_THE_HOST = range(1, 7)
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """All connections to one origin that use the same proxy, or that use no proxy."""
+    """All connections to one origin through one proxy, or all that use no proxy."""
 
     url: yarl.URL
     is_admitted: bool = False  #: whether the address guard permits requests to the origin
@@ -113,9 +113,9 @@ class Site:
 
 
 class Listener(ResponseHandler):
-    """Protocol object of one connection, which closes the connection if the bytes violate HTTP."""
+    """Protocol object of one connection; it closes the connection if the bytes violate HTTP."""
 
-    # Slots are faster here, because Python optimizes instance dictionaries only for few attributes.
+    # `__slots__` is faster, because Python optimizes instance dictionaries only for few attributes.
     __slots__ = (
         *("site", "idle_since", "sent_at", "is_answered"),
         *("message", "content", "_socket", "_received_bytes", "_incomplete_head"),
@@ -138,7 +138,7 @@ class Listener(ResponseHandler):
         self._received_bytes = 0  #: number of bytes received since the request was sent
         #: Received bytes of an incomplete head; None if no head is expected.
         self._incomplete_head: bytes | None = None
-        #: Maximum bytes of head, chunk sizes and trailers together in a complete response.
+        #: Maximum sum of the bytes of head, chunk sizes and trailers in a complete response.
         self._framing_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -163,7 +163,7 @@ class Listener(ResponseHandler):
         """End the connection at once.
 
         A graceful close would wait for a server that does not read the request or does not end TLS.
-        If `close` were graceful, the connector's `close` would also wait for such a server.
+        If `close` were graceful, closing the connector would wait for such a server too.
         """
         self.abort()
 
@@ -214,7 +214,7 @@ class Listener(ResponseHandler):
             return False
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes from the socket; if *data* is empty, parse bytes kept during a pause."""
+        """Process bytes from the socket; if *data* is empty, parse bytes from before a pause."""
         if self.site is None or self._parser is None:
             super().data_received(data)  # the tunnel is not open, or no request was sent
             return
@@ -339,7 +339,7 @@ class Connector(TCPConnector):
             _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
         )
         self._sites: OrderedDict[tuple[str, Proxy | None], Site] = OrderedDict()
-        #: All idle connections, the longest idle first; the server may have closed some of them.
+        #: All idle connections, sorted by `idle_since`; the server may have closed some of them.
         self._idle: OrderedDict[Listener, None] = OrderedDict()
         self._clean_timer: asyncio.TimerHandle | None = None
 
@@ -398,7 +398,7 @@ class Connector(TCPConnector):
             self._clean_timer = self._loop.call_later(_KEEPALIVE, self._close_old_idle)
 
     def close_idle(self, *, max_kept: int = 0, released_before: float = math.inf) -> None:
-        """Close connections that became idle before *released_before*, but keep *max_kept* open."""
+        """Close connections idle since before *released_before*, but keep *max_kept* idle ones."""
         while (
             len(self._idle) > max_kept
             and (oldest := next(iter(self._idle))).idle_since < released_before
@@ -445,7 +445,7 @@ class Connector(TCPConnector):
         return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(self, request: ClientRequest, hop: Hop) -> ResponseHandler:
-        """Return a connection to the origin of *request* through the SOCKS proxy of *hop*.
+        """Return a connection to the origin of *request* through the SOCKS proxy that *hop* uses.
 
         Raises `ProxyFailedError` if the proxy refuses this client. Raises `FetchError` if the proxy
         says that it cannot reach the host, or if the host has no permitted address.
@@ -466,7 +466,7 @@ class Connector(TCPConnector):
         addresses = await self._resolve_host(proxy.host, proxy.port)
         sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(addresses))
         hop.stage = Stage.REACHED
-        # Pass the open socket to python-socks as a forward proxy that is already connected.
+        # Pass the open socket to python-socks as a forward proxy whose connection is open.
         forward_proxy: Any = _Reached(hop, sock)
         socks_proxy = SocksProxy.create(
             proxy_type=ProxyType.SOCKS5,
@@ -474,12 +474,12 @@ class Connector(TCPConnector):
             port=proxy.port,
             username=proxy.user,
             password=proxy.password,
-            # Send names unchanged. Without `resolves_names` the target is already an address.
+            # Send the target unchanged. It is an address if the proxy does not resolve names.
             rdns=True,
             forward=forward_proxy,
         )
         try:
-            # This timeout never expires, because the whole connection's timeout started earlier.
+            # This timeout never expires, because the timeout of all steps started earlier.
             await socks_proxy.connect(target, port, timeout=self._timeout.connect)
         except ProxyError as error:
             error_text = printable(error)
@@ -538,10 +538,10 @@ class _Reached:
 
 
 class NameResolver(AbstractResolver):
-    """Resolves host names in its own threads, each within *patience* seconds.
+    """Resolves host names in its own threads, and each name within *patience* seconds.
 
     The resolver does not use the event loop's threads. uvloop has four threads, and each look-up of
-    a dead name would block one of them. *guard* notes the addresses of every name.
+    a dead name would block one of them. *guard* records the addresses of every name.
     """
 
     def __init__(self, *, patience: float, guard: AddressGuard) -> None:

@@ -53,8 +53,8 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 class SiteCookies:
     """A cookie jar that returns cookies only to their own site.
 
-    - If `Domain` is a public suffix (`co.uk`, `github.io`) or an IP address, `Domain` must equal
-      the host that sets the cookie, and only this host gets the cookie.
+    - A `Domain` that is a public suffix (`co.uk`, `github.io`) or an IP address must equal the host
+    that sets the cookie. Only this host then gets the cookie.
     - A port other than 80 and 443 has its own cookies.
     - A cookie that came over TLS is sent only over TLS.
 
@@ -62,8 +62,8 @@ class SiteCookies:
     """
 
     def __init__(self) -> None:
-        #: Cookies by a digest of the fields that identify a cookie, in the order in which responses
-        #: last set the cookies.
+        #: Maps a digest of the fields that identify a cookie to the cookie. The cookie that a
+        #: response set last is last.
         self._cookies: dict[str, Cookie] = {}
         #: Ranks of cookies: port and domain -> digest of the cookie -> rank. Older cookies have
         #: lower ranks; a cookie that is set again keeps its rank.
@@ -83,7 +83,7 @@ class SiteCookies:
         return {cookie_key: self._cookies.get(cookie_key) for cookie_key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
-        """Replace the jar's cookies by *cookies*, but keep those that responses have changed."""
+        """Replace the jar's cookies by *cookies*, but keep cookies that responses have changed."""
         for cookie_key in self._cookies.keys() - cookies.keys() - self.changed:
             self._drop(cookie_key)
         for cookie_key, cookie in cookies.items():
@@ -175,7 +175,7 @@ class SiteCookies:
         self.changed.add(cookie_key)
 
     def _drop(self, cookie_key: str) -> int | None:
-        """Remove a cookie and return its rank; return None if there is no such cookie."""
+        """Remove a cookie and return its rank (see `_ranks`), or None for an unknown cookie."""
         cookie = self._cookies.pop(cookie_key, None)
         if cookie is None:
             return None
@@ -248,7 +248,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     if domain not in ("", host) and not is_shared:
         return None
     path, is_secure = attributes.get("path", ""), "secure" in attributes
-    # Servers read the value of a cookie without a name as its name, so the value may have a prefix.
+    # Servers read the value of a nameless cookie as a name, so check the value for a prefix.
     effective_name = (name or value).lower()
     is_host = effective_name.startswith("__host-")
     if (
@@ -274,7 +274,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return a cookie's attributes by lower-case name; a repeated name has its last value."""
+    """Return a cookie's attributes by lower-case name; the last value of a repeated name counts."""
     attributes: dict[str, str] = {}
     for piece in text.split(";"):
         name, _, value = (part.strip(_BLANK) for part in piece.partition("="))

@@ -1,8 +1,8 @@
 """Secrets (headers and logins) from settings and start URLs, which only certain origins get.
 
-An origin is scheme, host and port, so no secret goes to another host, or from https to http. Each
-process reads the secrets from its spider and settings, and keeps them only in memory, so no ledger,
-log or command line contains a secret.
+An origin is scheme, host and port, so no secret goes to another host, or to `http` instead of
+`https`. Each process reads the secrets from its spider and settings, and keeps them only in memory,
+so no ledger, log or command line contains a secret.
 """
 
 from base64 import b64encode
@@ -24,9 +24,9 @@ class Credentials:
     """Layer that adds an origin's secrets to each request to that origin.
 
     The spider and the hooks do not see the secrets that this layer adds. If several sources set the
-    same header, the layer sends the request's own header. If the request has none, it sends the
-    session's header at the origins of the session's login, and else the header of the settings or
-    of the start URL.
+    same header, the layer sends the request's own header. Without such a header, it sends the
+    session's header at the origins of the session's login. Otherwise it sends the header of the
+    settings or of the start URL.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Credentials:
         return self.learn_password(url)
 
     def learn_password(self, url: str) -> bool:
-        """Remember the user and password in *url*; send its origin no secret of the settings."""
+        """Remember the user and password in *url*; its origin gets no secret of the settings."""
         login = urls.userinfo(url)
         if login is None or login.origin in self._passwords:
             return False

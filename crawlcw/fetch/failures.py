@@ -21,7 +21,7 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the error for HTTP 407; *otherwise* is the error to use if the server sent the 407."""
+    """Return the error for HTTP 407; *otherwise* is the error in case the site sent the 407."""
     complaint = "needs a user and a password" if proxy.user is None else "rejects its password"
     message = f"the proxy {proxy} {complaint} (HTTP 407)"
     return ProxyFailedError(message, is_permanent=True, request_failure=otherwise)
@@ -51,14 +51,14 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} accepts connections but does not respond"
         return ProxyFailedError(message, request_failure=None if ungreeted else tunnel_failure)
-    # Use `strerror`, because aiohttp's own message contains the proxy's address once more.
+    # Use `strerror`, because aiohttp's own message would repeat the proxy's address.
     is_tls = failure.reason is Reason.TLS
     detail = (None if is_tls else getattr(error, "strerror", None)) or failure.message
     return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(detail)}")
 
 
 def _untrusted(error: BaseException | None) -> str | None:
-    """Return the message of a certificate error that caused *error*; None without such an error."""
+    """Return the message of the certificate error that caused *error*, or None if none did."""
     # Search all causes, because a TypeError may hide the error (TLS in TLS in Python 3.11).
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
@@ -70,7 +70,7 @@ def failure_of(error: Exception) -> FetchError:
     at_connect = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
     if isinstance(at_connect or error, AddressRefusedError):
         return FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
-    # aiohttp stores objects of any type as `message`, such as an incomplete response.
+    # The `message` of an aiohttp error may be any object, for example an incomplete response.
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) else str(error)
     if isinstance(error, aiohttp.ServerDisconnectedError):

@@ -47,7 +47,7 @@ class Transport:
 
     def __init__(self, client: Downloader) -> None:
         self._client = client
-        #: Function that sends a request; it takes no `call_next`, because no layer is below.
+        #: Function that sends a request; it takes no `call_next`, because no layer follows.
         self.ask: Next = getattr(client, "exchange", self._fetch)
 
     def _fetch(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
@@ -70,12 +70,12 @@ def layers(
     watch: Watchdog,
     keeps_bodies: bool = False,
 ) -> list[Step | None]:
-    """Return the layers for *spider*, the outermost first; None stands for an omitted layer.
+    """Return the layers for *spider*, the outermost first; an omitted layer is None in the list.
 
     A layer gets a request from the layer outside it, and a response from the layer inside it. If a
-    layer has the attribute `purposes`, the layer gets only requests for these purposes. `Fetcher`
-    chooses the session before the first layer. `credentials` adds the session's headers, `Proxies`
-    its proxy, and `Transport` its cookies.
+    layer has the attribute `purposes`, the layer gets only requests with one of these purposes.
+    `Fetcher` chooses the session before the first layer. `credentials` adds the session's headers,
+    `Proxies` its proxy, and `Transport` its cookies.
     """
     chosen_layers = [*spider.layers, *loaded_layers(settings.layers)]
     user_layers = [UserLayer(layer, watch, admission) for layer in chosen_layers]
@@ -100,9 +100,9 @@ def layers(
     )
     return [
         # `FollowRedirects` runs once for an attempt, because the attempt's deadline covers all
-        # hops. It checks scope, robots.txt and delay before each redirect.
+        # hops. This layer checks scope, robots.txt and delay before each redirect.
         FollowRedirects(settings, admission),
-        # ---- The layers below run once for each hop, the first URL or a redirect's target.
+        # ---- The layers below run once for each hop (the first URL or a redirect's target).
         # `login_when` checks the response after hooks and the browser have changed it.
         CheckAnswer(spider) if logs_in(spider) else None,
         # The layers of the spider and the settings see the rendered page, but they see no secrets.
@@ -122,7 +122,7 @@ def layers(
 
 
 def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
-    """For each purpose, return a function that sends a request through *steps* in their order.
+    """For each purpose, return a function that sends a request through the layers *steps*.
 
     For pages that a browser renders, the key is `RENDERED` instead of a purpose.
     """
@@ -198,7 +198,7 @@ def web(
 async def downloader_of(
     spider: Spider, default: Downloader, settings: Settings
 ) -> AsyncIterator[DefaultDownloader]:
-    """Open the downloader of *spider*; close this downloader and *default* after the block.
+    """Open the spider's downloader; close it, and the crawl's downloader *default*, at the end.
 
     Raises `SpiderError` if the spider's `downloader()` does not return a downloader.
     """
@@ -215,7 +215,7 @@ async def downloader_of(
 
 
 class CheckAnswer:
-    """Layer that raises `LoggedOutError` if a session's response shows a logged-out visitor.
+    """Layer that raises `LoggedOutError` if a session's response is that for a logged-out user.
 
     The first bytes of a file are checked before the file is saved.
     """

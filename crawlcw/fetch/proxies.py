@@ -3,10 +3,10 @@
 Each proxy has a circuit breaker (`health.ProxyBreaker`). If a proxy cannot be reached, the proxy
 has failed. If a request through a reachable proxy fails, another proxy requests the page again:
 - If the second request works, one failure counts against each proxy that failed.
-- If the second request fails too, the page or its origin has failed, but only if at least one of
-  the tried proxies works for other pages.
+- If the second request fails too, and at least one of the tried proxies works for other pages, the
+page or its origin has failed.
 
-So a bad proxy does not make the crawl give up a host, and a bad host does not cost a proxy.
+So a bad proxy does not make the crawl give up a host, and a bad host makes no proxy fail.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
 #: Seconds that a request waits for a usable proxy before `ProxiesAwayError` is raised.
 _PATIENCE = 5.0
-#: A proxy is no longer used after this many failures in a row for pages that other proxies got.
+#: Failures in a row after which a proxy is no longer used, if other proxies got these pages.
 _MAX_FAILURES_IN_ROW = 3
 
 
@@ -247,7 +247,7 @@ class ProxyPool:
         return min(waits)
 
     def _failed_proxy(self, error: FetchError) -> Proxy | None:
-        """Return the proxy of *error*, or None if the proxy cannot be the cause."""
+        """Return the proxy that may have caused *error*, or None if no proxy can be the cause."""
         if isinstance(error.proxy, Proxy):
             return error.proxy
         if not isinstance(error.response, Response):
@@ -296,7 +296,7 @@ class ProxyPool:
         return (ready or alive or bound_proxies or proxies_in_order)[0]
 
     def away(self) -> tuple[float, str] | None:
-        """Return the seconds until a proxy is usable, and the cause; None if one is usable now."""
+        """Return the seconds until a proxy is usable, and why; None if a proxy is usable now."""
         if self.is_empty:
             return None
         first_breaker = min(map(self.health, self._all), key=lambda breaker: breaker.ready_at)
@@ -305,14 +305,14 @@ class ProxyPool:
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
-    """Return whether *proxy* itself may have sent the response, as it can without encryption."""
+    """Return whether *proxy* itself may have sent the response: it can do so without TLS."""
     return url.startswith("http:") and not proxy.is_socks
 
 
 class Proxies:
     """Layer that sends a request through its own proxy, its session's proxy, or a pool's proxy.
 
-    Raises `ProxiesAwayError` if no proxy is usable now, so nothing was sent. If a sent request
+    Sends nothing, and raises `ProxiesAwayError`, if no proxy is usable now. If a sent request
     fails, the error's attribute `proxy` names the proxy that was used.
     """
 

@@ -25,7 +25,7 @@ _PORTABLE = HARMLESS | _BODY_FORMAT
 
 
 class Admission(Protocol):
-    """Permission to request URLs that have no task of their own, such as a redirect's target."""
+    """Permits requests of URLs that have no task of their own, such as a redirect's target."""
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """Wait until an attempt may request *url*; raises `FetchError` if *url* is refused."""
@@ -34,7 +34,7 @@ class Admission(Protocol):
         """Wait until the delay of the host permits a request of *url*."""
 
     def throttled(self, response: Response) -> None:
-        """Note that a redirect's target asked to slow down, and pause redirects to its host."""
+        """Record that a redirect's target is throttled, and pause redirects to this host."""
 
     def part(
         self, attempt: Attempt, url: str, *, is_document: bool, turn: asyncio.Lock

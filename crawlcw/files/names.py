@@ -1,6 +1,6 @@
 """Names of saved files; each contains a checksum and the sanitized name from the server.
 
-A server's URL or header may name a file `../../.bashrc`, `CON` or a kilobyte of control characters.
+A server's URL or header may call a file `../../.bashrc`, `CON` or a kilobyte of control characters.
 A stored name begins with the checksum, so it is never empty, hidden or a Windows device.
 """
 
@@ -22,8 +22,8 @@ _PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
 _OFFICE = "vnd.openxmlformats-officedocument"
-#: Common media types. An entry is `extension:subtype`, or one word if the extension and the subtype
-#: are equal. Python's own table lacks many of these types, and differs between versions.
+#: Common media types. A text has words `extension:subtype`, or one word if the extension and the
+#: subtype are equal. Python's own table lacks many of these types, and differs between versions.
 _TYPES = {
     "application": "7z:x-7z-compressed apk:vnd.android.package-archive bin:octet-stream "
     f"bz2:x-bzip2 doc:msword docx:{_OFFICE}.wordprocessingml.document epub:epub+zip gz:gzip "

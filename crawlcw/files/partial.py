@@ -40,7 +40,7 @@ class PartialFile:
         self.path = path
         self._stream = stream
         self._note = path.with_suffix(".json")
-        # A thread may still write to the file while the thread's cancelled caller closes the file.
+        # If a caller is cancelled and closes the file, the caller's thread may still write to it.
         self._write_lock = threading.RLock()
         self._hash: hashlib._Hash | None = None  # None after `resume`
         self._synced_at = time.monotonic()

@@ -40,7 +40,7 @@ _CHECKED_BYTES = 1 << 16
 _LEAST_RATE = 1 << 10
 _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
-#: A Last-Modified is a strong validator only if it is at least this much older than its response.
+#: Minimum time from a Last-Modified to its response, if Last-Modified is a strong validator.
 _MIN_AGE = timedelta(seconds=60)
 #: Successful statuses of responses that have no content to save as a file.
 _CONTENTLESS = frozenset({204, 205})
@@ -171,7 +171,7 @@ class FileTransfer:
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
     ) -> bool:
-        """Prepare to receive a file; return False if *status* is an error, and no file follows.
+        """Prepare to receive a file; return False if no file follows, because *status* is an error.
 
         *length* is the announced size of the body in bytes. *coded* is true if the body has a
         content coding. Raises `FetchError`.
@@ -217,7 +217,7 @@ class FileTransfer:
             await self._write()
 
     def count_wire_bytes(self, size: int) -> None:
-        """Count *size* bytes; extend the attempt's deadline if at least 1 KiB a second arrives."""
+        """Count *size* bytes; extend the attempt's deadline if 1 KiB or more a second has come."""
         self._since_mark += size
         if self._since_mark >= _LEAST_RATE * self._transfers.window:
             self._restart_deadline()
