@@ -247,7 +247,7 @@ class _Stage:
 
     @property
     def lacks_content(self) -> bool:
-        """Whether content would be missing if the body ended now; true in case of doubt."""
+        """Whether content would be missing if the body ended now; true if the codec cannot say."""
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 

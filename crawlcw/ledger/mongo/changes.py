@@ -1,7 +1,7 @@
 """Notify workers by a change stream of the server when a task is added or made due.
 
-Only a replica set has change streams, and only PyMongo's own client can be cancelled while it waits
-for an event. An event does not name a task; it only tells the consumer to poll again.
+Change streams need a replica set, and PyMongo's own client, because Motor cannot be cancelled while
+it waits. An event names no task; it only tells the consumer to poll again.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Changes:
         """Yield when the change stream is open, and then after each event of the stream."""
         database = self._store.database
         if not isinstance(database, Shielded):
-            # Do not use Motor's change stream, because its waiting thread cannot be cancelled.
+            # Do not use Motor's change stream, because Motor's waiting thread cannot be cancelled.
             yield
             return
         with mapped():
@@ -72,8 +72,8 @@ class Changes:
 
 
 async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Open the stream; if the caller is cancelled, wait a moment until it is open, and close it."""
-    # Shield the call, because PyMongo loses the socket if it is cancelled while it connects.
+    """Open the stream; if the caller is cancelled, wait a moment for the stream, and close it."""
+    # Shield the call, because a PyMongo call that is cancelled while it connects loses the socket.
     future = asyncio.ensure_future(coroutine)
     try:
         return await asyncio.shield(future)
@@ -96,7 +96,7 @@ async def _has_change(stream: Any) -> bool:
         with pymongo.timeout(_MAX_AWAIT + _REPLY_WITHIN):
             change = await stream.try_next()
     except OperationFailure as error:
-        # An error of the server means that the stream has ended, because the stream was open.
+        # The stream was open, so an error of the server means that the stream has ended.
         raise LedgerUnavailableError(sentence(error)) from error
     if change is None and not stream.alive:
         raise LedgerUnavailableError("the change stream has ended")

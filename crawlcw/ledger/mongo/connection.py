@@ -29,7 +29,7 @@ from crawlcw.ledger.mongo.drivers import awaited, client_class
 CONNECT_TIMEOUT = 5.0
 _CLOSE_TIMEOUT = 1.0
 ACCESS_CODES = {13, 18, 8000}
-#: Pattern of names of URL options whose values are or contain secrets.
+#: Matches names of URL options with secret values.
 _HOLDS_SECRETS = re.compile("pass|properties", re.IGNORECASE)
 _QUOTED = re.compile(r"(['\"])(.+?)\1")
 
@@ -56,7 +56,7 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
         # Errors of TLS are `OSError`s too, for example a file that is not a certificate.
         message = f"a TLS file in the ledger's URL is not usable: {_reason(error)}"
     except Exception as error:
-        # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors derive only from
+        # If pyOpenSSL is installed, PyMongo uses it. Errors of pyOpenSSL derive only from
         # `Exception`.
         if type(error).__module__ != "OpenSSL.SSL":
             raise
@@ -73,7 +73,7 @@ def _without_secrets(message: str, url: str) -> str:
 def _with_option_name(error: Exception, url: str) -> str:
     """Return the driver's message with the name of the option that the driver does not know.
 
-    The driver leaves the name out, because the name may be the end of a password with an `&`.
+    The driver's message has no name: if a password contains `&`, the name may be a part of it.
     """
     options = url.rpartition("@")[2].partition("?")[2]
     names = (option.partition("=")[0] for option in re.split("[&;]", options))
@@ -94,7 +94,7 @@ def _client(url: str, driver: str) -> Any:
         "timeoutMS": 10_000,
         "serverSelectionTimeoutMS": 5_000,
         # Turn off the driver's retries, which would cost the server a second write for each claim.
-        # The callers repeat a failed operation, because every operation is idempotent.
+        # The callers can repeat a failed operation, because every operation is idempotent.
         "retryWrites": False,
         "appname": "crawlcw",
     }
@@ -144,7 +144,7 @@ def refusals(error: BulkWriteError) -> dict[int, str]:
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise LedgerUnavailableError(sentence(error)) from error
-    # Leave out duplicate keys, because then another upsert has just added the same document.
+    # Leave out duplicate keys, because they mean that another upsert has just added the document.
     return {
         e["index"]: str(e["errmsg"])[:500]
         for e in details.get("writeErrors", ())

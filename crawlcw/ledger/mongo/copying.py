@@ -42,7 +42,7 @@ class LedgerContents:
     async def _next(
         self, _tables: LedgerTables, part: Part, cursor: Any
     ) -> tuple[list[Document], Any]:
-        """Return a batch of documents, and the cursor for the next call (None at the end)."""
+        """Return a batch of documents, and the cursor for the next call (None: no next call)."""
         task_source, blob_source = (
             (self._store.durable, self._task),
             (self._store.blob_files, self._blob),
@@ -63,7 +63,7 @@ class LedgerContents:
         task = {name: value for name, value in document.items() if name not in _MONGO_ONLY_FIELDS}
         if "items" in task:
             task["items"] = await self._items.stored_items(document)
-            # Leave out the visit's fence, because only MongoDB needs the fence to find large items.
+            # Copy no fence of the visit, because only MongoDB needs the fence to find large items.
             source = document["items_from"]
             task["items_from"] = {name: source[name] for name in source if name != "fence"}
         if "versions" in task:

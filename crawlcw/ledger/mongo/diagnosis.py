@@ -22,9 +22,9 @@ _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _CONNECTION_FAILURE = re.compile(
     r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE
 )
-#: Privileges that a command needs on each collection of the ledger if it only reads.
+#: Privileges that a command that only reads needs on each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
-#: Privileges that a crawl or another command that writes needs. Workers on tracked tasks also use
+#: Privileges for a crawl, or for another command that writes. Workers on tracked tasks also use
 #: `changeStream`.
 WRITING = READING | {
     *("insert", "update", "remove"),
@@ -34,7 +34,7 @@ _ROLES = "`crawlcw guide deploying` lists the roles"
 _NOT_AUTHORIZED = re.compile(
     r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?"
 )
-#: Map from a command to its privilege, if the privilege has another name than the command.
+#: Maps each MongoDB command whose privilege has another name to this privilege.
 _OF_COMMANDS = {
     "aggregate": "find",
     "count": "find",
@@ -55,7 +55,7 @@ async def misconfiguration(client: Any, url: str) -> str | None:
     topology = client.topology_description
     servers = list(topology.server_descriptions().values())
     name = topology.replica_set_name
-    # The driver drops servers of other replica sets from the list, so *servers* may be empty.
+    # The driver omits servers of other replica sets, so *servers* may be empty.
     if name and (not servers or any(isinstance(s.error, ConfigurationError) for s in servers)):
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
@@ -101,7 +101,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
-            # Wait for the close, because the event loop must not end with an open socket.
+            # Wait until the socket is closed, because the event loop must not end before.
             await writer.wait_closed()
         return True
     return False
@@ -128,9 +128,9 @@ async def _speaks_plainly(host: str, port: int) -> bool:
 def lacking(
     status: Mapping[str, Any], *, database: str, collections: Iterable[str], actions: frozenset[str]
 ) -> list[str]:
-    """Return the *actions* that the MongoDB user lacks on at least one collection.
+    """Return those *actions* which the MongoDB user may not do on at least one collection.
 
-    *status* is the reply to `connectionStatus`. The result is empty if the reply names no user.
+    *status* is the reply to `connectionStatus`. The result is empty if the reply contains no user.
     """
     auth_info = status.get("authInfo", {})
     privileges = auth_info.get("authenticatedUserPrivileges")

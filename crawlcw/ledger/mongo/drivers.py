@@ -1,4 +1,4 @@
-"""The two drivers: PyMongo's asyncio client, shielded from cancelled callers, and Motor.
+"""The two drivers: Motor, and PyMongo's asyncio client with a shield against cancellation.
 
 MongoDB has deprecated Motor in favour of PyMongo's own client. No other module knows which of the
 two drivers a ledger uses.
@@ -34,8 +34,8 @@ class Shielded:
         return self
 
     async def __anext__(self) -> Any:
-        # Shield the read by a cancel scope, because an asyncio task would cost more than the read.
-        # A cancelled caller waits for one reply at most.
+        # Shield the read by a `CancelScope`, because a new asyncio task would take longer than the
+        # read. A cancelled caller waits for one reply at most.
         with anyio.CancelScope(shield=True):
             return await anext(self.driver_object)
 

@@ -1,7 +1,7 @@
-"""Count tasks by host, reason, callback, depth or status code, from indexes alone.
+"""Count tasks by host, reason, callback, depth or status code, and read only indexes.
 
 `$group` takes four times as long as a count of an index range. So the server groups only the first
-tasks of each host or other value, and counts the remaining tasks of this value.
+tasks of each value (for example of each host), and counts the value's remaining tasks.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _KEYS_PER_COMMAND = 10_000
 _EMPTY_GROUP = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 _IS_IGNORED = {"status": int(Status.IGNORED)}
-#: Filter of tasks with a `due` time. The two bounds let the server read only the index.
+#: Filter of tasks with a `due` time. Because of its two bounds, the server reads only the index.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 _NO_TESTS: Mapping[str, Any] = {}
 
@@ -68,7 +68,7 @@ class Groups:
             self._leased(),
         )
         group_by_host = {str(group.value): group for group in groups}
-        # A host that a process adds between two of these three counts is only in the later count.
+        # If a process adds a host between these three counts, only the later counts have the host.
         names = group_by_host.keys() | failed_counts.keys() | leased_counts.keys()
         return {
             name: _counts(
@@ -91,7 +91,7 @@ class Groups:
         return Counter({group["_id"]: group["n"] for group in groups})
 
     async def _by_host(self) -> list[Group]:
-        # A task that ends between the two counts is counted twice or not at all.
+        # A task that ends between these two counts is counted twice or not at all.
         open_counts, done_counts = await asyncio.gather(
             self._count_by_value("host", _IS_OPEN, BY_HOST), self._done_counts("host", DONE_BY_HOST)
         )
@@ -103,8 +103,8 @@ class Groups:
             self._count_by_value(field, where, BY_CALLBACK),
             self._done_counts(field, DONE_BY_CALLBACK, where),
         )
-        # Compute open tasks as all tasks minus done tasks, so that a task that ends between the two
-        # counts is not counted twice.
+        # Subtract done tasks from all tasks, so that a task that ends between these two counts is
+        # not counted twice.
         return _groups(total_counts - done_counts[0] - done_counts[1], *done_counts)
 
     async def _by_depth(self) -> list[Group]:
@@ -138,7 +138,7 @@ class Groups:
     ) -> Counter[Any]:
         """Return the number of tasks in an index for each value of *field*, in batches of keys.
 
-        *where* fixes the values of all index fields before *field*, so *field* sorts the range.
+        *where* has one value for each index field before *field*, so *field* sorts the index range.
         """
         numbers: Counter[Any] = Counter()
         last_value: Any = -1 if field in ("depth", "response.status") else ""

@@ -1,4 +1,4 @@
-"""Lease hosts by three commands: find ready hosts, set the leases, read the leased hosts."""
+"""Three commands lease hosts: find ready hosts, write the leases, and read the leased hosts."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, AtMost, Edit, Path
 from crawlcw.model.hosts import HostLease
 
-#: Maximum number of searches; a further search is needed if another process was faster.
+#: Maximum number of searches; search again if another process has leased the hosts.
 _ROUNDS = 3
 
 

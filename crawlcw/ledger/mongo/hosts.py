@@ -21,8 +21,8 @@ class MongoHosts(Hosts):
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
         """See `Hosts.earliest_dues`; a host without a task costs no command."""
         earliest: dict[str, datetime] = {}
-        # The index is sorted by host. So, if the first found task belongs to host H, the hosts
-        # before H have no due tasks.
+        # The index is sorted by host. So the hosts before the host of the first found task have no
+        # due tasks.
         rest = sorted(hosts)
         while rest:
             tasks = await self._first({"host": Among(rest[:_BATCH_SIZE])})

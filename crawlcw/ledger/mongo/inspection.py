@@ -40,11 +40,11 @@ _VALIDATOR = {
 
 
 class Schema:
-    """Creates the missing collections, indexes and notes of a ledger, and checks existing ones."""
+    """Creates missing collections, indexes and notes of a ledger, and checks those that exist."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
-        #: Whether the kind of the ledger is still unknown, to the caller and in the database.
+        #: Whether neither the caller nor the database tells the kind of the ledger.
         self._is_undecided = False
 
     async def read_marker(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
@@ -75,19 +75,19 @@ class Schema:
             await self._check_schema()
             try:
                 await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
-                # Delete notes about tasks, because the user may have dropped an earlier collection.
+                # Delete notes about dropped tasks: the user may have dropped the old collection.
                 await self._store.schema.update_one(
                     {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )
             except CollectionInvalid:
-                pass  # in most cases the collection exists
+                pass  # the collection exists already, as in most cases
             except OperationFailure as error:
                 if error.code != 48:  # NamespaceExists: another process has created the collection
                     raise
             await self._prepare_indexes()
 
     async def lacking(self, actions: frozenset[str]) -> list[str]:
-        """Return the *actions* that the MongoDB user may not do on the ledger's collections."""
+        """Return those *actions* which the MongoDB user may not do on the ledger's collections."""
         try:
             with mapped():
                 status = await self._store.database.command(
@@ -163,7 +163,7 @@ class Schema:
             and "tracked" not in marker
             and await self._store.tasks.find_one({}) is None
         ):
-            # A reader has created the note without a kind, so add the kind.
+            # A process that only read has created the note without a kind, so add the kind.
             query = {"_id": self._store.name, "tracked": {"$exists": False}}
             await self._store.schema.update_one(query, {"$set": {"tracked": True}})
             marker = await self._store.schema.find_one({"_id": self._store.name})
@@ -204,7 +204,7 @@ def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
 
 
 def _under_another_name(index_info: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
-    """Return the name of an existing index that has the design of a missing index."""
+    """Return the name of an existing index with the same keys and filter as a missing index."""
     designs = missing.values()
     names = (n for n, info in index_info.items() if any(is_as_designed(info, d) for d in designs))
     return next(names, min(missing))
@@ -282,7 +282,7 @@ class Inspection(examination.Inspection):
         )
 
     async def _durable_refusal(self) -> str | None:
-        """Try a durable write; return the reason if the server does not confirm it, else None."""
+        """Return why the server does not confirm a durable write, or None if it is confirmed."""
         try:
             # The update matches no task; the server confirms it only after all earlier writes.
             with pymongo.timeout(CONNECT_TIMEOUT):

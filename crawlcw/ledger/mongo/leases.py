@@ -39,7 +39,7 @@ class Leases(LeasedTasks):
 
     @property
     def batch_size(self) -> int:
-        """See `protocol.Leases.batch_size`; a batch takes two commands, whatever its size."""
+        """See `protocol.Leases.batch_size`; a batch of any size takes two commands."""
         return 200 if self._store.claims_in_batches else 32
 
     async def claim(
@@ -55,8 +55,8 @@ class Leases(LeasedTasks):
         batch_tasks = [
             t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
         ]
-        # Claim tasks with expired leases one by one, because such a claim may also count a crash in
-        # the task's `lost`.
+        # Claim tasks with expired leases one by one, because a claim after a crash may have to
+        # raise the task's `lost`.
         singles = [
             t for t in tasks if not self._store.claims_in_batches or t.status is Status.PROCESSING
         ]
@@ -92,10 +92,10 @@ class Leases(LeasedTasks):
     async def _claim_one(
         self, task: Task, token: str, lease: timedelta, max_lost: int
     ) -> Lease | Status | LedgerUnavailableError | None:
-        """Claim the task; return its lease, or its new status if the claim gave up or deferred it.
+        """Claim the task; return its lease, or its new status if it was given up or deferred.
 
         The result is None if another worker was faster. If the reply is lost, `_claim_one` returns
-        the error instead of raising it, because it runs beside other claims in one `gather`.
+        the error and does not raise it, because one `gather` runs several claims.
         """
         now = self._store.now()
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
@@ -108,8 +108,8 @@ class Leases(LeasedTasks):
             "fence": task.fence,
             "due": {"$lte": now},
         }
-        # A claim that gives up or defers a task needs a durable write. A failover could undo a
-        # write that is not durable, and after the end of the crawl no worker would repeat it.
+        # A claim that gives up or defers a task needs a durable write. A failover could undo
+        # another write, and after the end of the crawl no worker would repeat the claim.
         collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
@@ -178,14 +178,14 @@ class Leases(LeasedTasks):
         return [lease_by_id.get(task.id) for task in tasks]
 
     def _note_unconfirmed(self, task: Task, token: str) -> None:
-        # Keep several tokens for a task, because two calls may claim it at the same time.
+        # Keep several tokens for a task, because two calls may claim the task at the same time.
         self._unconfirmed.setdefault(task.id, {})[token] = task
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
         """Return the leases of earlier claims of *tasks* if the reply to the claim was lost.
 
-        If several callers repeat a claim, only one of them gets the lease. The call extends each
-        lease, because the lease may have expired while the ledger was unavailable.
+        If several callers repeat the claim of a task, only one caller gets the lease. The call
+        extends each lease, because the lease may have expired while the ledger was unavailable.
         """
         claims = {
             task.id: self._unconfirmed.pop(task.id)
@@ -229,7 +229,7 @@ class Leases(LeasedTasks):
         return leases
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases by one update; read the tasks only if the update missed a lease."""
+        """Extend the leases by one update; read the tasks only if the update did not extend all."""
         with mapped():
             await self._check_clock(lease)
             if not leases:
@@ -249,8 +249,8 @@ class Leases(LeasedTasks):
 
     async def _check_clock(self, lease: timedelta) -> None:
         """Measure the offset of the server's clock again if the last measurement is old."""
-        # Measure more often for a short lease, because a lease seems to expire if a clock drifts by
-        # the length of the lease.
+        # Measure more often for a short lease: if a clock drifts by the length of the lease, the
+        # lease seems to have expired.
         interval = min(_CLOCK_CHECK, lease.total_seconds() / 2)
         if (
             self._store.own_clock
@@ -262,7 +262,7 @@ class Leases(LeasedTasks):
 def _claim(change: Change) -> dict[str, Any]:
     """Return the update of a claim with only the changed fields, because claims are frequent."""
     if change.lock is None:
-        return update_of(change)  # the change gives the task up or defers it, without a lease
+        return update_of(change)  # the change grants no lease: it gives up or defers the task
     fields = documents.changed(change)
     names = (
         _CLAIM_FIELDS if change.quarantine_fence is None else (*_CLAIM_FIELDS, "quarantine_fence")

@@ -46,8 +46,8 @@ def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTab
         marker=store.marker,
         state=store.state,
         hosts=hosts,
-        # Leases of hosts need durable writes too, because a failover that undoes a lease would
-        # leave a host with two owners.
+        # Leases of hosts need durable writes, because a failover that undoes a lease would leave a
+        # host with two owners.
         host_leases=hosts,
         workers=Table(store.workers, nullable_fields=("left_at",), indexes=_OF_WORKERS),
         sessions=store.sessions,
@@ -104,10 +104,10 @@ class MongoLedger:
 
         The database is the path of the URL, by default `crawlcw`. *driver* is `pymongo` or `motor`,
         and `MongoStore` describes *claims*. *kind* is the kind of the tasks; None means the
-        recorded kind, or else the kind `SPIDER`. Without *create*, `open` raises `UnknownNameError`
-        for a missing name, and writes nothing if the ledger has all its collections and indexes.
-        Raises `LedgerUnavailableError` if no server answers within 5 s, and
-        `LedgerConfigurationError` for an unsuitable server or missing privileges.
+        recorded kind, or else the kind `SPIDER`. If *create* is false, `open` raises
+        `UnknownNameError` for a missing name. If the ledger also has all its collections and
+        indexes, `open` writes nothing. Raises `LedgerUnavailableError` if no server answers within
+        5 s, and `LedgerConfigurationError` for an unsuitable server or missing privileges.
         """
         ledger = cls(_connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind))
         async with ledger._closed_on_error():

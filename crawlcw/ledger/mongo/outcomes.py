@@ -38,11 +38,11 @@ class Outcomes:
     async def _record(
         self, settlements: Sequence[Settlement], guard: Callable[[Lease], dict[str, Any]]
     ) -> tuple[int, dict[int, str]]:
-        """Write the outcomes; return the number of matched tasks, and refusal messages by index.
+        """Write the outcomes; return the number of matched tasks, and error messages by index.
 
-        `_record` writes the outcomes without large items first. It writes the large items to their
-        own collection before the outcomes with large items. A task's new fence makes its large
-        items visible.
+        `_record` writes the outcomes without large items first. Then it writes the large items to
+        their own collection, and at last the outcomes with large items. Only the fence in a task's
+        outcome makes its large items visible.
         """
         refusals: dict[int, str] = {}
         updates: dict[int, Update] = {}
@@ -89,7 +89,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases whose outcome is not the last outcome of their task in the ledger."""
+        """Return the leases whose outcome is not recorded as the last outcome of the task."""
         ids = [lease.task.id for lease in leases]
         cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
         settled_fences = {
@@ -110,7 +110,7 @@ class Outcomes:
 
 
 def _rejection(settlement: Settlement, message: str) -> Update:
-    """Return the update that gives a task up because the store cannot hold its outcome."""
+    """Return the update that gives up a task whose outcome the store cannot hold."""
     rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
     return Update(lease_guard(settlement.lease), update_of(rejection.change))
 
@@ -124,7 +124,7 @@ async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideI
     items = settlement.change.items
     if not items:
         if items is not None and settlement.lease.task.settled:
-            # Remove the items of an earlier outcome.
+            # The new outcome has no items, so remove the items of the earlier outcome.
             update.setdefault("$unset", {}).update(items="", items_from="")
         return update, []
     lease, versions = settlement.lease, settlement.change.kept_versions

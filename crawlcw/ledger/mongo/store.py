@@ -17,11 +17,11 @@ from crawlcw.ledger.port import MAX_LIMIT, RATE_KEY, LedgerTables, P, T, Work
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 
-#: Keys of an index, and the condition for a document to be in the index.
+#: The keys of an index, and the filter of the documents that the index contains.
 Index = tuple[list[tuple[str, int]], dict[str, Any]]
 Indexes = Mapping[str, Index]  #: by name
-#: Upper bound of priorities. A query has this bound so that the server uses `due` as a range of the
-#: index. Otherwise the server would also read every deferred task.
+#: Upper bound of priorities. Queries use it as a bound so that the server uses `due` as a range of
+#: the index. Otherwise the server would also read every deferred task.
 ANY_PRIORITY = 1_000
 #: A time before any time in a ledger; a filter with this lower bound reads only an index.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,8 +34,8 @@ BY_STATUS = "status_update_time_id"
 BY_REVISIT = "revisit"
 #: Filter of tasks that may be visited again, which are finished or ignored tasks.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
-#: A claim does not change the following indexes. Some of these indexes do not contain the status,
-#: and the others contain only tasks that are done or have failed.
+#: A claim does not change the following indexes. These indexes do not contain the status, or
+#: contain only tasks that are done or have failed.
 BY_HOST_NAME = "host"
 BY_CALLBACK = "callback_depth"
 DONE_BY_HOST = "done_host_status"
@@ -61,7 +61,7 @@ INDEXES: Indexes = {
     DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
     BY_RESPONSE_STATUS: ([("response.status", 1), ("status", 1)], IS_DONE),
     BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
-    # The status is the last field, so that the server need not read the tasks for their status.
+    # The index has the status, so that the server need not read the tasks to get the status.
     FAILED_BY_HOST: ([("host", 1), ("callback", 1), ("status", 1)], HAS_FAILED),
 }
 
@@ -83,7 +83,7 @@ WORKER_INDEXES: Indexes = {
     BY_LEFT: ([("left_at", 1), ("_id", 1)], {}),
 }
 _DURABLE = WriteConcern(w="majority", j=True)
-#: Claims are not durable, because a claim that a failover undoes only causes a second fetch.
+#: Claims use this, because if a failover undoes a claim, the only effect is a second fetch.
 _QUICK = WriteConcern(w=1)
 #: The collection that notes the kind and the version of the other collections.
 SCHEMA = "crawlcw.schema"
@@ -112,7 +112,7 @@ class MongoStore:
     ) -> None:
         """Use a database object of either driver; call `Schema.prepare` before a crawl.
 
-        *claims* is `each` (a `find_one_and_update` for every task) or `batch`. A reconnect uses
+        *claims* is `each` (one `find_one_and_update` claims one task) or `batch`. A reconnect uses
         *url* and *driver*. *kind* is the kind of the tasks, by default `SPIDER`.
         """
         self.kind = kind or LedgerKind.SPIDER
@@ -130,7 +130,7 @@ class MongoStore:
         # with two owners. Durable writes of hosts are cheap, because one write covers many hosts.
         self.hosts = collection(".hosts")
         self.workers = collection(".workers")
-        # The counts of each minute are not durable, because a later write soon replaces a lost one.
+        # The counts of a minute are not durable, because a later write soon replaces lost counts.
         self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))
@@ -164,14 +164,14 @@ class MongoStore:
         self.clock_checked = answered_at
 
     def token(self, worker: str) -> str:
-        """Return a lease token that no other lease of the worker has."""
+        """Return a new lease token, which differs from all other tokens of the worker."""
         self._tokens += 1
         return f"{worker}:{self._tokens}"
 
     def wake_field(self, now: datetime) -> documents.Document:
-        """Return the fields that a write must add if it makes tasks due but writes no outcome."""
-        # The module `changes` watches tracked tasks, and tells this write from a renewal by this
-        # field.
+        """Return the fields to add to a write that makes tasks due but records no outcome."""
+        # By this field the module `changes`, which watches tracked tasks, distinguishes the write
+        # from a renewal.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
@@ -196,8 +196,8 @@ class MongoStore:
             except OperationFailure as error:
                 if error.code != _NO_SUCH_INDEX or limit != 1:
                     raise
-                # Another process has created the collection but not its indexes yet, so the ledger
-                # has no tasks.
+                # The ledger has no tasks, because another process has created the collection but no
+                # indexes yet.
                 return 0
         number: int = reply["n"]
         return number
@@ -207,7 +207,7 @@ class MongoStore:
         return bucket(self.database, f"{self.name}.blobs", self.blob_files.write_concern)
 
     def parts(self) -> list[tuple[Any, Indexes]]:
-        """Return all collections with the indexes that each needs; the tasks come last."""
+        """Return each collection with the indexes that it needs; the tasks' collection is last."""
         blob_collections: list[tuple[Any, Indexes]] = [
             (self.blob_chunks, {}),
             (self.blob_files, BLOB_INDEXES),
@@ -241,9 +241,9 @@ class MongoStore:
 
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
-    """Return all documents of a cursor, at most *limit*, in one reply of the server."""
-    # Set the reply's size, because the default is 101 documents. Add one to *limit*, because after
-    # a full reply the driver would ask for more documents.
+    """Return all documents of a cursor, of which the server sends at most *limit* in one reply."""
+    # By default a reply has only 101 documents. Add one to *limit*, because after a full reply the
+    # driver would send a further command.
     reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)
     return reply
 

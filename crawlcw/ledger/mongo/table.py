@@ -30,7 +30,7 @@ from crawlcw.ledger.port import (
 )
 
 LARGEST_ITEM = 15 << 20
-#: Code of BSONObjectTooLarge, the server's error for a document that the driver accepted.
+#: Code of BSONObjectTooLarge, which the server returns if the driver's own check passed.
 TOO_LARGE = 10334
 #: Errors that bson or Python raises for a value that BSON cannot encode.
 UNENCODABLE = (BSONError, DocumentTooLarge, OverflowError, UnicodeError, ValueError, TypeError)
@@ -67,7 +67,7 @@ class Update(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Result of `send`, the numbers and the refusals of a bulk of updates."""
+    """Result of `send`: the counts and the refusals of a bulk of updates."""
 
     matched: int = 0
     inserted: int = 0
@@ -90,7 +90,7 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
     except (*UNENCODABLE, OperationFailure) as error:
         if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
             raise
-        # The server refuses the whole bulk if one document is too large, so leave such updates out.
+        # The server refuses the whole bulk if a document is too large, so leave that update out.
         errors = [encoding_error({"update": update.change}) for update in updates]
         failures = {index: error for index, error in enumerate(errors) if error is not None}
         if not failures:
@@ -112,7 +112,7 @@ class Table:
         hidden_fields: Collection[str] = (),
         indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """Inserts store null for missing *nullable_fields*; `read` leaves out *hidden_fields*."""
+        """An insert stores null in missing *nullable_fields*; `read` omits *hidden_fields*."""
         self.collection = collection
         self._key = key
         self._nullable_fields = nullable_fields
@@ -176,8 +176,8 @@ class Table:
         return Update(chosen, change, upsert=write.new is not None)
 
     async def _sent(self, updates: Sequence[Update]) -> Sent:
-        # If a document with the key exists but fails the tests, MongoDB reports a duplicate key for
-        # the upsert, and the document stays.
+        # If a document with the key exists but fails the tests, the upsert changes nothing, and
+        # MongoDB reports a duplicate key.
         with mapped():
             sent = await send(self.collection, updates)
         for why in sent.refused.values():
@@ -217,8 +217,8 @@ class Table:
                     # With `$eq` no value is read as an operator; null also matches an absent field.
                     query[name] = {"$eq": value}
                 case Containing(text, within):
-                    # Escape the user's text, because MongoDB would read it as a regular expression,
-                    # which cannot contain NUL.
+                    # Escape the user's text, because MongoDB would read the text as a regular
+                    # expression. NUL is escaped too, because no regular expression may contain it.
                     pattern = re.escape(text).replace("\0", r"\x00")
                     query |= self.filter({name: within})
                     query[name] = {"$regex": pattern, **query[name]}
@@ -229,7 +229,7 @@ class Table:
         return query
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return *value*; join a key of several fields into one text that sorts like the key."""
+        """Return *value*, but a key of several fields as one text that sorts like the fields."""
         if name != "_id" or len(self._key) == 1:
             return value
         minute_format = "%Y-%m-%dT%H:%M"
@@ -238,7 +238,7 @@ class Table:
         )
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return the update operators for *edit*; if an upsert inserts, they also set *new*."""
+        """Return the update operators for *edit*; for an inserted document they also set *new*."""
         # A key in a mapping contains no dot, so `field.key` is the path of the key in MongoDB.
         assignments = {
             f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()
