@@ -13,9 +13,10 @@ from pathlib import Path
 
 from crawlcw.checking.source import Class, Finding, FunctionNode, Source
 
-#: Methods of a spider that run for each page or item.
+#: Methods of a spider that run for each page or item, and those of Scrapy's components.
 _PER_PAGE = frozenset(
     {"after_response", "before_request", "item", "on_error", "parse", "parse_start_url"}
+    | {"process_exception", "process_item", "process_request", "process_response"}
 )
 _CHANGES = frozenset(
     """

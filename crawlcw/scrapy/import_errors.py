@@ -8,44 +8,29 @@ from pathlib import Path
 from crawlcw.errors import SpiderError
 from crawlcw.model.sanitize import text_of
 
-#: Modules and names that Scrapy has removed: the version, and what to use instead.
-REMOVED = {
-    "scrapy.conf": ("1.7", "use crawler.settings"),
-    "scrapy.contrib": ("1.6", "its modules are in scrapy.pipelines, scrapy.extensions and others"),
-    "scrapy.contrib_exp": ("1.6", "its modules are in scrapy.pipelines and others"),
-    "scrapy.command": ("1.6", "use scrapy.commands"),
-    "scrapy.core.downloader.handlers.http10": ("2.16", "use handlers.http11"),
-    "scrapy.core.downloader.webclient": ("2.16", "use a downloader middleware"),
-    "scrapy.downloadermiddlewares.decompression": ("2.12", "unpack the body in the callback"),
-    "scrapy.dupefilter": ("1.6", "use scrapy.dupefilters"),
-    "scrapy.http.JSONRequest": ("2.12", "use scrapy.http.JsonRequest"),
-    "scrapy.item.BaseItem": ("2.6", "use scrapy.Item"),
-    "scrapy.item.DictItem": ("2.6", "use scrapy.Item"),
-    "scrapy.linkextractor": ("1.6", "use scrapy.linkextractors"),
-    "scrapy.linkextractors.sgml": ("2.3", "use scrapy.linkextractors.LinkExtractor"),
-    "scrapy.loader.XPathItemLoader": ("1.7", "use scrapy.loader.ItemLoader"),
-    "scrapy.loader.common": ("2.12", "use itemloaders.common"),
-    "scrapy.loader.processors": ("2.12", "use itemloaders.processors"),
-    "scrapy.log": ("1.7", "use logging"),
-    "scrapy.project": ("1.6", "use the crawler's settings and signals"),
-    "scrapy.selector.HtmlXPathSelector": ("1.7", "use scrapy.Selector"),
-    "scrapy.selector.XmlXPathSelector": ("1.7", "use scrapy.Selector"),
-    "scrapy.spider": ("1.6", "use scrapy.spiders"),
-    "scrapy.spiders.BaseSpider": ("1.7", "use scrapy.Spider"),
-    "scrapy.stats": ("1.6", "use crawler.stats"),
-    "scrapy.statscol": ("1.6", "use scrapy.statscollectors"),
-    "scrapy.utils.datatypes.CaselessDict": ("2.19", "use CaseInsensitiveDict"),
-    "scrapy.utils.decorator": ("1.6", "use scrapy.utils.decorators"),
-    "scrapy.utils.http": ("2.3", "use w3lib.http"),
-    "scrapy.utils.iterators.xmliter": ("2.19", "use xmliter_lxml"),
-    "scrapy.utils.markup": ("2.3", "use w3lib.html"),
-    "scrapy.utils.misc.create_instance": ("2.14", "use build_from_crawler"),
-    "scrapy.utils.misc.md5sum": ("2.19", "use hashlib"),
-    "scrapy.utils.python.to_native_str": ("2.8", "use scrapy.utils.python.to_unicode"),
-    "scrapy.utils.reqser": ("2.10", "use scrapy.utils.request.request_from_dict"),
-    "scrapy.utils.request.request_fingerprint": ("2.12", "use crawler.request_fingerprinter"),
-    "scrapy.xlib": ("1.8", "use pydispatch for scrapy.xlib.pydispatch"),
+#: Modules and names that Scrapy has removed, by the version that removed them.
+_REMOVED_BY_VERSION = {
+    "1.6": "command contrib contrib_exp dupefilter linkextractor project spider spidermanager stats"
+    " statscol utils.decorator",
+    "1.7": "conf loader.XPathItemLoader log selector.HtmlXPathSelector selector.XmlXPathSelector"
+    " spiders.BaseSpider",
+    "1.8": "xlib",
+    "2.3": "linkextractors.htmlparser linkextractors.regex linkextractors.sgml",
+    "2.6": "item.BaseItem item.DictItem",
+    "2.8": "utils.python.to_native_str",
+    "2.10": "utils.reqser",
+    "2.12": "downloadermiddlewares.decompression http.JSONRequest loader.common loader.processors"
+    " utils.request.request_fingerprint",
+    "2.14": "utils.misc.create_instance",
+    "2.16": "core.downloader.handlers.http10 core.downloader.webclient",
+    "2.19": "utils.datatypes.CaselessDict utils.iterators.xmliter utils.misc.md5sum",
 }
+REMOVED = {
+    f"scrapy.{name}": version
+    for version, names in _REMOVED_BY_VERSION.items()
+    for name in names.split()
+}
+_NEWS = "https://docs.scrapy.org/en/latest/news.html"
 _PYTHON_2_MODULES = (
     *("ConfigParser", "HTMLParser", "Queue", "StringIO", "cPickle", "cStringIO", "httplib"),
     *("urllib2", "urlparse"),
@@ -96,8 +81,8 @@ def _cause(error: BaseException, folder: Path) -> str:
     missing = _missing_name(error)
     removed_name = next((name for name in REMOVED if f"{missing}.".startswith(f"{name}.")), None)
     if removed_name is not None:
-        version, advice = REMOVED[removed_name]
-        return f"{missing} is gone since Scrapy {version}: {advice}"
+        version = REMOVED[removed_name]
+        return f"{missing} is gone since Scrapy {version}: {_NEWS} says what to use instead"
     if (
         missing in _PYTHON_2_MODULES
         or (isinstance(error, NameError) and error.name in _PYTHON_2_NAMES)

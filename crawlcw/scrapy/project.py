@@ -61,13 +61,14 @@ def crawler_of(folder: Path, spider_name: str, assignments: Sequence[str] = ()) 
     *assignments* are `NAME=VALUE` texts of Scrapy's settings. Raises `SpiderError` or
     `UsageError`, with one sentence, if the project cannot run.
     """
+    working_folder = Path.cwd()
     with _opened(folder, assignments) as settings:
         from scrapy.crawler import Crawler
 
         from crawlcw.scrapy import refusals
 
         crawler = Crawler(_spider_class(settings, spider_name, folder), settings)
-        refusals.check(crawler, folder)
+        refusals.check(crawler, working_folder)
     return crawler
 
 
