@@ -3,12 +3,15 @@
 import inspect
 import logging
 import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 from crawlcw.api.spider import Spider
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Status
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +23,15 @@ _SCRAPY_NAMES = (
 )
 
 
-async def warn_of(spider: Spider, ledger: Ledger) -> None:
-    """Warn of Scrapy's names, and at the first run also of attributes that callbacks change."""
+async def warn_of(spider: Spider, ledger: Ledger, *, processes: int = 1) -> None:
+    """Warn of Scrapy's names, and at the first run also of attributes that callbacks change.
+
+    For a spider of a Scrapy project, warn at a resume of what the last process has lost.
+    """
+    scrapy_spider = sys.modules.get("crawlcw.scrapy.spider")
+    if scrapy_spider is not None and isinstance(spider, scrapy_spider.ScrapySpider):
+        await _warn_of_project(spider, ledger, processes)
+        return
     _warn_of_names(spider)
     try:
         if await ledger.notes.state():
@@ -52,6 +62,31 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
         printable(more_note),
         extra={"event": "state_in_attributes", "file": first.path, "line": first.line},
     )
+
+
+async def _warn_of_project(spider: Any, ledger: Ledger, processes: int) -> None:
+    from crawlcw.scrapy import refusals
+
+    try:
+        is_resumed = await ledger.queries.has(tuple(Status))
+    except LedgerError:
+        return  # the crawl itself reports the ledger's error
+    if is_resumed and (state := refusals.memory_state(spider.crawler, spider.folder)):
+        logger.warning(
+            "the project keeps values in memory, which this run begins without: %s",
+            printable(", ".join(state), limit=1000),
+            extra={"event": "memory_lost"},
+        )
+    if is_resumed or processes > 1:
+        for finding in refusals.own_files(spider.crawler, spider.folder):
+            logger.warning(
+                "%s, line %d: %s: %s",
+                printable(finding.path),
+                finding.line,
+                finding.code,
+                finding.replacement,
+                extra={"event": "own_file", "file": finding.path, "line": finding.line},
+            )
 
 
 def _warn_of_names(spider: Spider) -> None:

@@ -150,28 +150,33 @@ def in_scrapy_project(reference: str) -> tuple[Path, str] | None:
     Return None for a reference to any other spider. Raises `SpiderError` for a folder alone.
     """
     location, colon, name = reference.partition(":")
-    if _is_folder(Path(location)) and (colon or "/" in location or _has_config(Path(location))):
-        if colon and not _has_config(Path(location)) and (Path(location) / "__init__.py").exists():
-            return None  # a package: `package:Class`
-        if name or not _has_config(Path(location)):
-            return Path(location), name
+    folder = Path(location)
+    is_project = has_config(folder)
+    # A folder in the working directory may also be a package: `package:Class`.
+    may_be_package = "/" not in location and (folder / "__init__.py").exists()
+    if is_project or (colon and location and _is_folder(folder) and not may_be_package):
+        if name or not is_project:
+            return folder, name
         raise SpiderError(
             f"{location} is a Scrapy project: name a spider of it, such as {location}:SPIDER "
             "(`crawlcw list` lists them, if you run it in the project)"
         )
     if colon or "/" in reference or reference.endswith(".py"):
         return None
-    folder = scrapy_folder()
-    return None if folder is None or _offers(reference) else (folder, reference)
+    project_folder = scrapy_folder()
+    if project_folder is None or _offers(reference):
+        return None
+    return project_folder, reference
 
 
 def scrapy_folder() -> Path | None:
     """Return the folder of the Scrapy project that the working directory is in, or None."""
-    return next(filter(_has_config, (Path.cwd(), *Path.cwd().parents)), None)
+    return next(filter(has_config, (Path.cwd(), *Path.cwd().parents)), None)
 
 
-def _has_config(folder: Path) -> bool:
-    return (folder / "scrapy.cfg").is_file()
+def has_config(folder: Path) -> bool:
+    """Return whether *folder* is the folder of a Scrapy project."""
+    return _is_file(folder / "scrapy.cfg")
 
 
 def _is_folder(path: Path) -> bool:
@@ -230,11 +235,16 @@ def load(
     In a Scrapy project, the assignments with names in capitals are Scrapy's settings. See `find`
     and `make` for the errors.
     """
-    scrapy_settings: list[str] = []
+    scrapy_settings = []
     if in_scrapy_project(reference) is not None:
-        scrapy_settings = [text for text in assignments if text.partition("=")[0].isupper()]
+        scrapy_settings = of_scrapy(assignments)
     spider = make(find(reference, scrapy_settings), arguments)
     return spider, [text for text in assignments if text not in scrapy_settings]
+
+
+def of_scrapy(assignments: Iterable[str]) -> list[str]:
+    """Return the `NAME=VALUE` texts whose names are in capitals, as Scrapy's settings are."""
+    return [text for text in assignments if text.partition("=")[0].isupper()]
 
 
 def make(spider_class: type[Spider], arguments: Iterable[str]) -> Spider:

@@ -52,9 +52,13 @@ class AnyPage(Spider):
         """Yield nothing."""
 
 
-def spider_or_any(spider: str | None, arguments: Sequence[str]) -> Spider:
-    """Return the spider that the user names, or a spider for any page."""
-    return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
+def spider_or_any(
+    spider: str | None, arguments: Sequence[str], assignments: Sequence[str]
+) -> tuple[Spider, Sequence[str]]:
+    """Return the spider that the user names, or a spider for any page; see `loading.load`."""
+    if spider:
+        return loading.load(spider, arguments, assignments)
+    return AnyPage(start_urls=[]), assignments
 
 
 @asynccontextmanager

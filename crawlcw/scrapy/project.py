@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crawlcw.api.spider import is_name
+from crawlcw.checking.source import Finding
 from crawlcw.errors import CrawlcwError, SpiderError, UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +73,29 @@ def crawler_of(folder: Path, spider_name: str, assignments: Sequence[str] = ()) 
     return crawler
 
 
+def findings(folder: Path, spider_name: str, assignments: Sequence[str] = ()) -> list[Finding]:
+    """Return what cannot run in a project, or differs from Scrapy; see `refusals.findings`.
+
+    If *spider_name* is empty, all spiders of the project count. See `crawler_of` for the errors.
+    """
+    working_folder = Path.cwd()
+    with _opened(folder, assignments) as settings:
+        from scrapy.crawler import Crawler
+        from scrapy.spiderloader import get_spider_loader
+
+        from crawlcw.scrapy import refusals
+
+        names = [spider_name] if spider_name else get_spider_loader(settings).list()
+        crawlers = [Crawler(_spider_class(settings, name, folder), settings) for name in names]
+        return sorted(
+            {
+                finding
+                for crawler in crawlers
+                for finding in refusals.findings(crawler, working_folder)
+            }
+        )
+
+
 def spider_classes(folder: Path) -> "list[type[scrapy.Spider]]":
     """Return the spiders of the project in *folder*, sorted by name; see `crawler_of`."""
     with _opened(folder) as settings:
@@ -87,9 +111,10 @@ def _opened(folder: Path, assignments: Iterable[str] = ()) -> "Iterator[Settings
     _check(folder)
     from importlib import import_module
 
+    from crawlcw.scrapy import older
     from crawlcw.scrapy.import_errors import import_error
 
-    older, reactor = (import_module(f"crawlcw.scrapy.{name}") for name in ("older", "reactor"))
+    reactor = import_module("crawlcw.scrapy.reactor")
 
     working_folder = Path.cwd()
     project_folder = folder.resolve()
@@ -117,7 +142,7 @@ def _opened(folder: Path, assignments: Iterable[str] = ()) -> "Iterator[Settings
 def _check(folder: Path) -> None:
     """Raise `UsageError` if *folder* has no project, or Scrapy is missing or too old."""
     if not (folder / CONFIG).is_file():
-        configs = sorted((*folder.glob(f"*/{CONFIG}"), *folder.glob(f"../{CONFIG}")))
+        configs = sorted((*folder.glob(f"*/{CONFIG}"), *folder.parent.glob(CONFIG)))
         hint = f": did you mean {configs[0].parent}?" if configs else ""
         raise UsageError(f"{folder} is not a Scrapy project, because it has no {CONFIG}{hint}")
     try:

@@ -34,6 +34,7 @@ _SPIDER_PRIORITY, _COMMAND_LINE_PRIORITY = 30, 40
 _SLOT = ('meta["download_slot"]', "use DOWNLOAD_SLOTS, because crawlcw queues requests by host")
 _SHELL = ("inspect_response()", "use `crawlcw shell`, because a crawl has no terminal")
 _TELNET = ("the Telnet console", "use `crawlcw dashboard`, because no console runs")
+_SUSPICIOUS = re.compile(rb"download_slot|inspect_response|extensions\.telnet")
 #: A mode of `open` that writes.
 _WRITES = re.compile(r"[rbt]*[wxa+][rwxabt+]*")
 _ATTRIBUTE = re.compile(r"self\.(\w+)")
@@ -158,11 +159,14 @@ def _nodes(crawler: "Crawler") -> Iterator[tuple[str, ast.AST]]:
 
     for name, module in list(sys.modules.items()):
         path = _file(name, Path.cwd())
-        for statement in _tree(path).body if path else ():
+        # Parse few files, because a project may have thousands of spiders.
+        if path is None or not _SUSPICIOUS.search(Path(path).read_bytes()):
+            continue
+        for statement in _tree(path).body:
             value = vars(module).get(getattr(statement, "name", ""))
             is_spider = isinstance(value, type) and issubclass(value, scrapy.Spider)
             if not is_spider or value in crawler.spidercls.__mro__:
-                yield from ((str(path), node) for node in ast.walk(statement))
+                yield from ((path, node) for node in ast.walk(statement))
 
 
 def _is_slot(node: ast.expr | None) -> bool:

@@ -87,28 +87,60 @@ def check(
 ) -> int:
     """Check SPIDER for mistakes, without sending a request.
 
-    SPIDER names a spider as in `crawlcw run`, or a folder of Python files, such as a Scrapy
-    project. The command reads the source, and loads the spider only if the source has no fatal
-    mistake. For each mistake the command prints the line, the code to write and the section of the
-    manual. The exit code is 2 if there is a mistake.
+    SPIDER names a spider as in `crawlcw run`, or a folder of Python files. The command reads the
+    source, and loads the spider only if the source has no fatal mistake. For each mistake the
+    command prints the line, the code to write and the section of the manual. The exit code is 2 if
+    there is a mistake.
+
+    For a spider or the folder of a Scrapy project, the command loads the project, and prints what
+    cannot run as it is. The exit code is 2 if anything cannot run. Give a single file of the
+    project to see how to port the file to crawlcw.
     """
+    if Path(spider).is_dir() and loading.has_config(Path(spider)):
+        return _check_project(Path(spider), "", assignments, as_json=as_json)
+    if not Path(spider).is_dir() and (target := loading.in_scrapy_project(spider)) is not None:
+        return _check_project(*target, assignments, as_json=as_json)
     name, location, findings = (
         (spider, spider, [*_in_folder(Path(spider))])
         if Path(spider).is_dir()
         else _in_spider(spider, arguments, assignments)
     )
     if as_json:
-        click.echo(
-            json.dumps(
-                {"spider": name, "file": location, "findings": [*map(_finding_fields, findings)]}
-            )
-        )
+        _print_json(name, location, findings)
         return USAGE if findings else OK
     if not findings:
         click.echo(f"{name}: no mistake found")
         return OK
     _print_by_file(findings)
+    numbers = counted(len(findings), "mistake"), counted(len({f.path for f in findings}), "file")
+    click.echo(" in ".join(numbers))
     return USAGE
+
+
+def _check_project(
+    folder: Path, spider_name: str, assignments: tuple[str, ...], *, as_json: bool
+) -> int:
+    """Print what cannot run in the Scrapy project in *folder*, for one spider or for all."""
+    from crawlcw.scrapy import project  # imported late: other spiders need no Scrapy
+
+    name = spider_name or str(folder)
+    try:
+        findings = project.findings(folder, spider_name, loading.of_scrapy(assignments))
+    except (SettingsError, SpiderError) as error:
+        findings = [Finding(path=str(folder), line=0, code=str(error), stops=True)]
+    can_run = not any(finding.stops for finding in findings)
+    if as_json:
+        _print_json(name, str(folder), findings)
+    else:
+        _print_by_file(findings)
+        result = "runs" if can_run else "cannot run"
+        click.echo(f"{name} {result} as it is; to port it: `crawlcw check FILE`")
+    return OK if can_run else USAGE
+
+
+def _print_json(name: str, location: str, findings: list[Finding]) -> None:
+    fields = {"spider": name, "file": location, "findings": [*map(_finding_fields, findings)]}
+    click.echo(json.dumps(fields))
 
 
 def _print_by_file(findings: list[Finding]) -> None:
@@ -121,7 +153,6 @@ def _print_by_file(findings: list[Finding]) -> None:
             message = tables.wrapped(printable(finding.message, limit=500), indent=8)
             click.echo(f"{finding.line or '-':>6}  {message}")
         click.echo()
-    click.echo(f"{counted(len(findings), 'mistake')} in {counted(len(findings_by_file), 'file')}")
 
 
 def _finding_fields(finding: Finding) -> dict[str, str | int | None]:
@@ -192,35 +223,43 @@ def _has_no_parse(spider: Spider) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
 @logs.log_option
 def listing(*, as_json: bool) -> None:
-    """List the spiders in ./spiders.
+    """List the spiders in ./spiders, and those of the Scrapy project that this folder is in.
 
     Each line has a spider's name, its file and class, and the first line of its docstring. Files
     that cannot be loaded come last, with their error.
     """
     entries = list(loading.listed())
-    spiders = sorted((s for s in entries if isinstance(s, ListedSpider)), key=lambda s: s.name)
     broken_files = [entry for entry in entries if isinstance(entry, BrokenFile)]
+    spiders = sorted(
+        (spider.name, spider.reference, _about(spider.spider_class))
+        for spider in entries
+        if isinstance(spider, ListedSpider)
+    )
+    if (folder := loading.scrapy_folder()) is not None:
+        from crawlcw.scrapy import project  # imported late: other spiders need no Scrapy
+
+        classes = project.spider_classes(folder)
+        spiders += [
+            (kind.name, f"{kind.__module__}:{kind.__name__}", _about(kind)) for kind in classes
+        ]
     if as_json:
-        for spider in spiders:
-            fields = {"name": spider.name, "reference": spider.reference, "about": _about(spider)}
-            click.echo(json.dumps(fields))
+        for name, reference, about in spiders:
+            click.echo(json.dumps({"name": name, "reference": reference, "about": about}))
         for broken_file in broken_files:
             click.echo(json.dumps({"file": str(broken_file.path), "error": str(broken_file.error)}))
         return
-    name_width = max((len(spider.name) for spider in spiders), default=0)
-    reference_width = max((len(spider.reference) for spider in spiders), default=0)
-    for spider in spiders:
-        line = f"{spider.name:{name_width}}  {spider.reference:{reference_width}}  {_about(spider)}"
+    name_width = max((len(name) for name, _, _ in spiders), default=0)
+    reference_width = max((len(reference) for _, reference, _ in spiders), default=0)
+    for name, reference, about in spiders:
+        line = f"{name:{name_width}}  {reference:{reference_width}}  {about}"
         click.echo(printable(line.rstrip(), limit=500))
     for broken_file in broken_files:
         click.echo(printable(f"cannot be loaded: {broken_file.error}", limit=500))
-    if not entries:
+    if not entries and not spiders:
         click.echo(f"There are no spiders in ./{loading.FOLDER}.")
 
 
-def _about(spider: ListedSpider) -> str:
+def _about(spider_class: type) -> str:
     """Return the first line of the docstring of the class or, if it has none, of its module."""
-    docstring = spider.spider_class.__doc__ or getattr(
-        inspect.getmodule(spider.spider_class), "__doc__", None
-    )
+    docstring = spider_class.__doc__ or getattr(inspect.getmodule(spider_class), "__doc__", None)
     return (docstring or "").strip().partition("\n")[0]

@@ -79,7 +79,7 @@ async def crawl(
     async with notifying(spider.name, settings) as notice:
         # Open the ledger before the workers do, to report an error of the ledger only once.
         async with closing(open_ledger(ledger_url, spider.name, settings=settings)) as ledger:
-            await warn_of(spider, ledger)
+            await warn_of(spider, ledger, processes=processes)
             supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
             with (
                 signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
