@@ -26,7 +26,7 @@ _SCRAPY_NAMES = (
 async def warn_of(spider: Spider, ledger: Ledger, *, processes: int = 1) -> None:
     """Warn of Scrapy's names, and at the first run also of attributes that callbacks change.
 
-    For a spider of a Scrapy project, warn at a resume of what the last process has lost.
+    For a spider of a Scrapy project, warn at a resume of lost attributes and incomplete files.
     """
     scrapy_spider = sys.modules.get("crawlcw.scrapy.spider")
     if scrapy_spider is not None and isinstance(spider, scrapy_spider.ScrapySpider):
