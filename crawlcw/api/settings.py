@@ -295,6 +295,9 @@ class Settings:
     allow_private: Names = Names(
         (), "hosts (`10.0.0.5`, `intranet:8080`) that may have a private address", unit="names"
     )
+    any_port: Flag = Flag(
+        False, "request any port; false: 80, 443, 8000 to 8999, and the ports of the start URLs"
+    )
     insecure: Flag = Flag(False, "accept any TLS certificate")
     idle_after: Duration = Duration(
         "5m",

@@ -140,6 +140,8 @@ class AddressGuard:
     it is refused (see `resolved`).
     - *allow_private* names hosts that may have private addresses. A name without a port allows all
       usual ports.
+    - *any_port* allows all ports of public addresses, and all ports of a name without a port in
+      *allow_private*.
     - *public_names* remembers public names for other processes and later crawls. Without
     *public_names*, no other guard knows these names.
 
@@ -153,8 +155,10 @@ class AddressGuard:
         *,
         start_origins: Iterable[str] = (),
         allow_private: Iterable[str] = (),
+        any_port: bool = False,
         public_names: PublicNames | None = None,
     ) -> None:
+        self._any_port = any_port
         self._trusted_ports: dict[str, frozenset[int]] = {}
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _ALLOWED_PORTS
@@ -165,8 +169,9 @@ class AddressGuard:
         self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
+        usual_ports = frozenset(range(1 << 16)) if any_port else _ALLOWED_PORTS
         for name in allow_private:
-            host, ports = _host_and_ports(name, usual=_ALLOWED_PORTS)
+            host, ports = _host_and_ports(name, usual=usual_ports)
             self._ports |= ports
             self._trusted_ports[host] = self._trusted_ports.get(host, frozenset()) | ports
 
@@ -199,10 +204,11 @@ class AddressGuard:
         fails.
         """
         host, port = url.raw_host or "", url.port
-        is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
+        has_usual_port = self._any_port or port in self._ports
+        is_odd = not has_usual_port or (_is_inside(host) and not self._is_named(host, port))
         if is_odd and self._public_names is not None:
             await self._trust_start_hosts(self._public_names)
-        if port not in self._ports:
+        if not (self._any_port or port in self._ports):
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is not a port that web servers use")
         if proxy is None:
             return

@@ -102,6 +102,7 @@ class AiohttpDownloader:
         self._address_guard = AddressGuard(
             start_origins=start_origins,
             allow_private=settings.allow_private,
+            any_port=settings.any_port,
             public_names=public_names,
         )
         self._connector: Connector | None = None

@@ -328,6 +328,17 @@ def test_other_ports_are_refused(port: int) -> None:
     assert caught.value.reason is Reason.REFUSED_PORT
 
 
+def test_any_port_opens_all_ports_of_public_addresses_and_of_allowed_hosts() -> None:
+    guard = AddressGuard(any_port=True, allow_private=["10.0.0.1", "10.0.0.2:80"])
+
+    for port in (1, 22, 27017, 65535):
+        asyncio.run(guard.admit(yarl.URL(f"http://example.com:{port}/")))
+        assert connects(guard, f"http://example.com:{port}/", "93.184.215.14")
+        assert connects(guard, f"http://10.0.0.1:{port}/", "10.0.0.1")
+        assert not connects(guard, f"http://10.0.0.2:{port}/", "10.0.0.2")
+        assert not connects(guard, f"http://example.com:{port}/", PRIVATE)
+
+
 def test_the_port_of_a_start_url_is_open() -> None:
     guard = AddressGuard(start_origins=["example.com:3000"])
 
