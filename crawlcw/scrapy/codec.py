@@ -208,6 +208,11 @@ def item_values(item: Any) -> dict[str, Any]:
     return fields
 
 
+def item_of(kind: type, fields: Mapping[str, Any]) -> Any:
+    """Return an item of the class *kind* with *fields*; its constructor is not called."""
+    return _item(kind, {"_values": fields} if issubclass(kind, scrapy.Item) else fields)
+
+
 def response_headers(response: Response) -> Headers:
     """Return the headers of *response*, with each Set-Cookie header apart."""
     headers = Headers()
@@ -269,6 +274,10 @@ def _decoded_object(tag: str, stored: Any, spider: scrapy.Spider) -> Any:
     name, state = parts
     if (kind := item_class(name)) is None:
         raise LookupError(f"there is no class of items {name}")
+    return _item(kind, state)
+
+
+def _item(kind: Any, state: Mapping[str, Any]) -> Any:
     if hasattr(kind, "model_construct"):  # a model of pydantic, which has more state than fields
         return kind.model_construct(**state)
     item = scrapy.Item.__new__(kind) if issubclass(kind, scrapy.Item) else object.__new__(kind)
