@@ -23,7 +23,7 @@ from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 
 #: Number of bytes that a browser searches for a <meta> before it begins to parse.
 _PRESCAN_BYTES = 1024
-#: Number of bytes to search for a later <meta> that makes a browser parse the page again.
+#: Number of bytes to search for a <meta> after these, which makes a browser parse again.
 _LATEST = 1 << 20
 
 _BOMS = (

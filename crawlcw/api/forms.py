@@ -35,7 +35,7 @@ _NOT_ONE_LINE = frozenset({"hidden", "checkbox", "radio", "submit", "image"})
 _DIRECTIONS = {"L": "ltr", "R": "rtl", "AL": "rtl"}
 _SPACE = " \t\n\f\r"
 _LINE_END = re.compile(r"\r\n?|\n")
-#: A word of a text with the spaces after it; a line may also break after a hyphen or a slash.
+#: A word and the spaces after the word; a line may also break after a hyphen or a slash.
 _WORD = re.compile(r"\S+?(?:[-/](?=[^\W\d_])|(?!\S))\s*|\s+")
 _INTEGER = re.compile(r"[ \t\n\f\r]*\+?(\d{1,9})", re.ASCII)
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
@@ -222,7 +222,7 @@ def _entries(
     encoding: str,
 ) -> list[_Entry]:
     """Return a form's names and values; values in *field_values* replace the page's values."""
-    # A checked radio button unchecks all other buttons of its name.
+    # A checked radio button unchecks all other buttons with the same name.
     radio = {
         control.name: control
         for control in controls

@@ -17,7 +17,7 @@ from crawlcw.model.sanitize import redacted
 
 #: Default ports, which `task.host` never contains (see `urls.Location`).
 _DEFAULT_PORTS = (":80", ":443")
-#: A pattern for text that is in a URL but not in a host, such as a slash or a colon without a port.
+#: Matches text that no host may contain, such as a slash, or a colon without a port.
 _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 

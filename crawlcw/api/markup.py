@@ -67,14 +67,13 @@ HARMLESS = 8 * 1024
 _SUSPICIOUS_DEPTH = 1_500
 #: Number of NULs for which the parser stores 1 MiB of errors.
 _MAX_NULS = 1 << 16
-#: A page of up to 4,000 tags takes at most half a second if its memory is limited [measured].
+#: Parsing up to 4,000 tags takes at most half a second if memory is limited [measured].
 _HARMLESS_TAGS = 4_000
 #: Limit of the number of tags times the number of open tags, because for many tags the parser
 #: searches all open tags. A page of 20,000 open tags makes 4 * 10**8 steps in 0.4 s [measured].
 _MAX_STEPS = 250_000_000
-#: Limit of a product: the number of tags times the number of different unclosed formatting tags.
-#: The parser opens these formatting tags again for each tag. The limit allows 20 unclosed tags in
-#: 15,800 tags.
+#: Limit of the number of tags times the number of different unclosed formatting tags. The parser
+#: opens these formatting tags again for each tag. The limit allows 20 unclosed tags in 15,800 tags.
 _MAX_REOPENED = 316_000
 #: Maximum number of <option>, <html> and <body> in a page, because each further tag costs more.
 _MAX_REPEATED = 2_000
@@ -326,8 +325,8 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
 def _is_costly(body: bytes, tags: int) -> bool:
     """Return whether a body has too many costly tags (see `_COSTLY`).
 
-    *tags* is the number of tags of the whole page. At each tag the parser may open unclosed
-    formatting tags again.
+    *tags* is the number of tags of the whole page. At each tag the parser may repeat all formatting
+    tags that are not closed yet.
     """
     costly_tags = [tag[0] for tag in _COSTLY.finditer(body)]
     if len(costly_tags) * tags <= _MAX_REOPENED and len(costly_tags) <= _MAX_REPEATED:

@@ -57,7 +57,7 @@ class PageSession:
     def retire(self, reason: str = "the callback retired it") -> None:
         """Retire the session, so that the crawl logs it in again or replaces it.
 
-        The crawl records nothing of this page, and fetches the page again with the new session.
+        The crawl records no outcome of this page, and fetches the page again with the new session.
         """
         self.retired = reason
 
@@ -165,7 +165,7 @@ class Response(Document):
     def refresh(self) -> Refresh | None:
         """The delay and the URL of the page's refresh, from a header or a <meta>.
 
-        The refresh is None if its URL cannot be fetched, or is the URL of the page itself.
+        The refresh is None if its URL cannot be fetched, or if its URL is that of the page.
         """
         if self.file is not None:
             return None  # browsers do not show a saved file, so they ignore its refresh
@@ -389,7 +389,7 @@ class Response(Document):
 
         `Form.submit` returns a request with *callback* and with *options* of `Request`. *click* is
         a CSS selector of the button to click; None clicks the first button, False clicks none.
-        Raises `ValueError` if the page has no such form, and `ParseRefusedError` if it has no tree.
+        Raises `ValueError` if the page has no such form, and `ParseRefusedError` without a tree.
         """
         try:
             node = self._tree_with_owners.css_first(css)

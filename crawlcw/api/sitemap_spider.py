@@ -43,7 +43,7 @@ _ROBOTS_TXT = "/robots.txt"
 _DEFAULT_PATH = "/sitemap.xml"
 _SITEMAP = "sitemap"
 _INDEX = "sitemapindex"
-#: Entry elements; some generators confuse <url> and <sitemap>, or write <loc> alone.
+#: Elements that are entries. Some generators confuse <url> and <sitemap>, or write only <loc>.
 _ENTRY_TAGS = frozenset({"url", _SITEMAP, "loc"})
 _RECORDS = {
     "urlset": _ENTRY_TAGS,

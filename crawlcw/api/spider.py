@@ -72,8 +72,8 @@ class _State:
     def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
         if spider is None:
             return self
-        # The name begins with two underscores, because such names are not part of the spider's
-        # fingerprint (`crawl.seeder`).
+        # `__state__` begins with two underscores, because such attributes are not part of the
+        # spider's fingerprint (`crawl.seeder`).
         state: State | None = vars(spider).get("__state__")
         if state is None:
             state = vars(spider)["__state__"] = State()
@@ -107,8 +107,8 @@ class Spider:
     #: The layers that each page's request passes, the outermost first, see `Layer`.
     layers: Sequence[Layer] = ()
     #: Whether to run `start` at each start of a crawl. If False, a later crawl runs `start` again
-    #: only if the ledger lacks a request of `start`, or if the spider's arguments, attributes or
-    #: code have changed.
+    #: in two cases: the ledger does not have all requests of `start`, or the spider's arguments,
+    #: attributes or code have changed.
     start_again: ClassVar[bool] = False
 
     #: What fails if an item has a value of an unknown type. With "page" the item's page fails; with
@@ -127,8 +127,8 @@ class Spider:
     if TYPE_CHECKING:
         #: A logger with the spider's name; a spider may replace it by its own attribute `logger`.
         logger: logging.Logger
-        #: Durable values that callbacks keep between pages and between runs, and that all processes
-        #: share. A spider may replace this mapping by its own attribute `state`.
+        #: A mapping in the ledger, in which callbacks keep values for later pages, other processes
+        #: and later runs. A spider may replace this mapping by its own attribute `state`.
         state: State
     else:
         logger = _NamedLogger()
@@ -234,7 +234,7 @@ class Spider:
         """
 
     def on_failure_rate(self, rate: float) -> Any:
-        """Called when a share over `failure_alarm` of the last 100 attempts failed; sync or async.
+        """Called if over `failure_alarm` of the last 100 attempts have failed; sync or async.
 
         *rate* is the share of failures, from 0 to 1. The crawl calls `on_failure_rate` again only
         after the share has fallen to half of `failure_alarm`. The hook may raise the same errors as
@@ -265,8 +265,8 @@ class Spider:
     async def closed(self, report: Report) -> None:
         """Called once in each process, after the process's last page; may be a plain function.
 
-        The time `grace` begins when the crawl ends or is ordered to stop. The crawl cancels
-        `closed` at the end of this time, but gives `closed` at least 2 s.
+        The time `grace` (a setting) begins when the crawl ends or is ordered to stop. The crawl
+        cancels `closed` at the end of this time, but gives `closed` at least 2 s.
         """
 
 
@@ -283,9 +283,9 @@ def url_list(callback: F) -> F:
 
     The callback is a generator or an async generator. While the callback runs, the crawl writes the
     callback's requests to the ledger in batches of some hundred. A list of URLs of any length thus
-    fits into memory, and `max_links_per_page` does not apply. The callback's requests have the
-    depth of the list. If the callback raises, the ledger keeps the requests that the callback has
-    yielded. A rerun of the callback adds no request twice.
+    fits into memory, and `max_links_per_page` does not apply. `max_depth` does not count the step
+    from the list to its URLs. If the callback raises, the ledger keeps the requests that the
+    callback has yielded. A rerun of the callback adds no request twice.
     """
     callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
     return callback
@@ -318,7 +318,7 @@ def has_own_start(spider: Spider) -> bool:
 
 @singledispatch
 def check_kind(spider: Spider) -> None:
-    """Raise `SpiderError` if a spider lacks something that its base class needs; see `check`."""
+    """Raise `SpiderError` if *spider* lacks what its base class requires; see `check`."""
 
 
 def is_name(text: object) -> bool:
@@ -376,7 +376,7 @@ def check_urls(spider: Spider, name: str) -> None:
 
 
 def _check_no_start(spider: Spider) -> None:
-    """Refuse a spider without first requests, except with `start_urls = []` and `allowed_hosts`."""
+    """Refuse a spider without first requests if it lacks `start_urls = []` or `allowed_hosts`."""
     kind = type(spider).__name__
     if spider.start_urls is Spider.start_urls:
         raise SpiderError(
@@ -442,7 +442,7 @@ def logs_in(spider: Spider) -> bool:
 def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
     """Return the spider's method *name*; raises `SpiderError` if the spider has no such method.
 
-    Callback names come from the ledger, so a name that begins with two underscores is refused.
+    Callback names come from the ledger, so a name such as `__init__` is refused.
     """
     method = getattr(spider, name, None) if name.isidentifier() else None
     if name.startswith("__") or not inspect.ismethod(method):

@@ -24,7 +24,7 @@ RECORDS = {
     "rdf": frozenset({"item"}),
     "feed": frozenset({"entry"}),
 }
-#: The colon between hours and minutes of a UTC offset, which dates of RFC 822 do not have.
+#: The colon between hours and minutes of a UTC offset; dates of RFC 822 have no such colon.
 _COLON = re.compile(r"(?<=[+-]\d\d):(?=\d\d\b)")
 #: A time of a 12-hour clock, which `email.utils` would read as a 24-hour time.
 _TWELVE_HOUR_TIME = re.compile(r"\d\s*[AP]M\b", re.IGNORECASE)
@@ -91,7 +91,7 @@ def entry_of(record: Record) -> FeedEntry:
 
 
 def _link(record: Record) -> str:
-    """Return the address of an entry, which is a text in RSS and an attribute in Atom."""
+    """Return the address of an entry. The address is a text in RSS, and an attribute in Atom."""
     for field in record.fields:
         if field.name == "link" and (text := field.text.strip()):
             return _joined_link(record, text, base=field.attributes.get(BASE, ""))

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class EscapedError(Exception):
-    """User code raised an error that would end the process, or the asyncio task that calls it."""
+    """User code raised an error that would end the process, or the asyncio task of its caller."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)  # makes the error picklable
@@ -45,13 +45,13 @@ class Called:
 
 
 def calls_user_code(function: F) -> F:
-    """Mark a function that calls user code; its local variable `called` describes the call."""
+    """Mark *function*, which calls user code and has a local variable `called` about the call."""
     _CODE_OF_CALLERS.add(function.__code__)
     return function
 
 
 def running_in(frame: FrameType | None) -> Called | None:
-    """Return the running call of user code; *frame* is the innermost frame of its thread."""
+    """Return the call of user code that runs in a thread; *frame* is its innermost frame."""
     while frame is not None:
         if frame.f_code in _CODE_OF_CALLERS:
             called = frame.f_locals.get("called")
@@ -61,10 +61,10 @@ def running_in(frame: FrameType | None) -> Called | None:
 
 
 def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of *function*; raises `EscapedError` for a bare `BaseException`.
+    """Return the result of *function*; raises `EscapedError` for an error that is no `Exception`.
 
-    A thread or process of a pool must survive the error, because the pool may already have given
-    that thread or process its next call.
+    A worker of a pool (a thread or process) must survive the error, because the pool may already
+    have given the worker its next call.
     """
     try:
         return function(*arguments)
@@ -75,14 +75,14 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Cancellation:
-    """Distinguishes a cancellation by the crawl from a cancellation by the user's code.
+    """Tells whether the crawl or the user's code has cancelled a task.
 
     Make the `Cancellation` before the user's code runs. `Cancellation` ignores a cancellation by a
     timeout or scope in the user's code, because the timeout or scope undoes it.
 
     - In a task group, the crawl cancels a task by a cancel scope around the task, or by *deadline*.
       `Cancellation` undoes any other `task.cancel()`, which must come from the user's code.
-    - For a task outside of groups, every `task.cancel()` counts as a cancellation by the crawl.
+    - Outside of task groups, every `task.cancel()` counts as a cancellation by the crawl.
     """
 
     def __init__(self, *, deadline: asyncio.Timeout | None = None) -> None:
@@ -160,8 +160,8 @@ async def time_limit(
 ) -> AsyncIterator[None]:
     """Cancel the `with` block after *seconds* with a `TimeoutError` that names *called*.
 
-    No time limit applies if *seconds* is 0. *stalled* gets a time of the loop's clock, and returns
-    how many seconds the loop was blocked after that time. The limit excludes these seconds.
+    No time limit applies if *seconds* is 0. The function *stalled* maps a time of the loop's clock
+    to the seconds for which the loop was blocked after it. The limit excludes these seconds.
     """
     if not seconds:
         yield
@@ -202,7 +202,7 @@ logger = logging.getLogger(__name__)
 def spider_code(label: str, *, stop: Callable[[str], None]) -> Iterator[None]:
     """Raise `SpiderError` in place of any error that the spider's own code raises in the block.
 
-    *label* names the code in messages. A `StopCrawl` is not an error; *stop* gets its reason.
+    *label* names the code in messages. A `StopCrawl` is no error; its reason goes to *stop*.
     """
     cancellation = Cancellation()
     try:
@@ -224,7 +224,7 @@ def spider_code(label: str, *, stop: Callable[[str], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised(Failed):
-    """A failure by an error of the user's code; the error says nothing about the page's host."""
+    """A failure because the user's code raised an error, so the page's host has not failed."""
 
     error: str = ""  #: the name of the exception's type
     where: str = ""  #: file and line of the spider

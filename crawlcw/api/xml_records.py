@@ -25,15 +25,15 @@ from crawlcw.errors import Reason, XmlError
 LARGEST = 50 << 20
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
-#: Number of bytes at the start of a text in which the name of its encoding may stand.
+#: Number of bytes at the start of a text that may contain the name of the text's encoding.
 _HEAD = 1024
 #: Maximum number of members in a gzip file. Opening a member takes as long as unpacking some KiB.
 _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
-#: Maximum length of a token, which is a tag or a comment. Older versions of expat read a token from
-#: the token's start again for each new piece of the token (CVE-2023-52425).
+#: Maximum length of a token, which is a tag or a comment. For each new piece of a token, older
+#: versions of expat read the whole token again (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
 #: Two limits of a record: the characters in all of its texts and attributes, and its number of
 #: fields. A text or attribute over a limit is left out completely, never cut.
@@ -49,7 +49,7 @@ _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
 _BEFORE_XML = re.compile(r"\A(?:\s*<!--(?:[^-]|-(?!->))*+-->)++\s*(?=<\?xml\s)")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
-#: A piece's end that may cut off an entity or a CDATA mark.
+#: The end of a piece, if it may be a part of an entity or of a CDATA mark.
 _CUT = re.compile(r"(?:&[#A-Za-z0-9]{0,32}|<!?\[?[A-Z]{0,5}|\]\]?)\Z")
 _LONGEST_CUT = 40
 _NO_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -112,7 +112,7 @@ def _unpacked_pieces(body: bytes) -> Iterator[bytes]:
 class Field:
     """A child element of a record; `text` includes the text of the child's own children."""
 
-    name: str  #: the element's name, with its prefix (`dc:date`) if the record's prefix differs
+    name: str  #: the element's name, with its prefix (`dc:date`) if it is not the record's prefix
     attributes: Mapping[str, str]
     text: str = ""
 
@@ -138,7 +138,7 @@ class Record:
 
 
 def joined(base: str, more: str) -> str:
-    """Return *more* joined to *base*, or *base* if the result is broken or very long."""
+    """Return the URL *more* relative to *base*, or *base* if the URL is broken or very long."""
     try:
         # Use the standard library's `urljoin`, because a base may have neither scheme nor host.
         url = urljoin(base, more.strip())
@@ -152,10 +152,10 @@ def records(
 ) -> Iterator[Record]:
     """Yield the records of an XML document that comes in *pieces*.
 
-    *names_by_root* maps the name of each known root element to the names of the elements that are
-    records. A record may be at any depth. *label* names the expected document in messages. Yields
-    the records before an error, then raises `XmlError`. The reason of the `XmlError` is
-    `xml-unsafe` for harmful XML, and `parse-error` if the body is not XML or has an unknown root.
+    *names_by_root* maps each known root element to the elements that are records, all by their
+    names. A record may be at any depth. *label* names the expected document in messages. Yields the
+    records before an error, then raises `XmlError`. The reason of the `XmlError` is `xml-unsafe`
+    for harmful XML, and `parse-error` if the body is not XML or has an unknown root.
     """
     reader = _Reader(names_by_root, label)
     for piece in _mended_text(pieces):
@@ -185,7 +185,7 @@ def _mended_text(pieces: Iterable[str]) -> Iterator[str]:
 
 
 class _Mending:
-    """Replaces entities that XML does not have, except in CDATA, in which `&` is plain text."""
+    """Replaces entities that XML does not have. In CDATA nothing changes, because `&` is text."""
 
     def __init__(self) -> None:
         self._in_cdata = False
@@ -238,8 +238,8 @@ class _Reader:
         self._free_characters = 0  #: left for the record
         self._ended_records: list[Record] = []
         self._bytes_read = 0  #: bytes
-        # Create the parser without namespaces, because documents often do not declare the prefixes
-        # that they use.
+        # The parser ignores namespaces, because documents often do not declare the prefixes that
+        # they use.
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
         parser.specified_attributes = True  # ignore default values from a DTD

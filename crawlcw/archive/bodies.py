@@ -78,7 +78,7 @@ class Bodies:
         """Store the exchanges of *attempt*, redirects first; return the page's file and position.
 
         Call `sync` before a task refers to the `StoredPage`. Return None if the attempt has no
-        exchange. A revisit of an unchanged page stores only a short record, and keeps the page's
+        exchange. For an unchanged page (*is_revisit*), it stores only a short record beside the
         earlier record.
         """
         exchanges, attempt.exchanges = attempt.exchanges, []
@@ -93,7 +93,7 @@ class Bodies:
             page = self._files.append(packed)[-1]
         except OSError as error:
             raise self._unwritable(error) from error
-        # Write early if many bytes are buffered, because large pages come faster than outcomes.
+        # Write early if many bytes are buffered, because many large pages may come before a `sync`.
         if self._files.waiting > _MOST_WAITING:
             await self.sync()
         return page
@@ -148,7 +148,7 @@ class Bodies:
 
 
 def _packed(packer: Packer, exchanges: Sequence[Exchange], is_revisit: bool) -> list[bytes]:
-    """Return the WARC records of *exchanges*; the last response's record comes last."""
+    """Return the WARC records of *exchanges*; the record of the last response is last."""
     *redirects, page = exchanges
     records = [record for hop in redirects for record in packer.pair(hop)]
     return [*records, packer.revisit(page)] if is_revisit else [*records, *packer.pair(page)[::-1]]
@@ -192,8 +192,8 @@ def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answ
 class WarcFiles:
     """Collects records for a WARC file, and starts the next file when the file is full.
 
-    `append` only buffers records, in microseconds; `sync` writes all of them at once. An event loop
-    can append records while a thread syncs.
+    `append` only buffers records, in microseconds; `sync` writes all of them at once. `append` in
+    an event loop may run during a `sync` in a thread.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class WarcFiles:
         first_record: Callable[[str], bytes],
         largest: int = LARGEST_FILE,
     ) -> None:
-        """*first_record* makes a file's first record from its name; *largest* is in bytes."""
+        """*first_record* makes the first record from the file's name; *largest* is in bytes."""
         self._folder = folder
         self._prefix = prefix
         self._first_record = first_record
@@ -328,7 +328,7 @@ class _OpenFile:
             # Only the user may read the folder, because pages may hold secrets.
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._stream is None:
-            # Try again if a process that repairs files has deleted the new file before this lock.
+            # Try again if a process that repairs files has deleted the new file before the lock.
             self._stream = locked(self._path, mode=0o600)
         descriptor, remainder = self._stream.fileno(), memoryview(content)
         try:

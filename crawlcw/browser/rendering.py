@@ -1,9 +1,9 @@
 """Layer that renders fetched pages in Chromium; Playwright starts Chromium on demand.
 
 The browser reaches no network, because its proxy is a closed port, and each host name resolves to
-this port. The crawl's layers fetch the page and all its subresources for the browser, with the
-address guard, limits and deadlines of all requests. Pages do not share cookies or other storage of
-the browser.
+this port. The crawl's layers fetch the page and all its subresources for the browser, under the
+same address guard, limits and deadlines as all requests. Pages do not share cookies or other
+storage of the browser.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, which is closed on all machines
     "--proxy-bypass-list=<-loopback>",
-    # With MAP * ~NOTFOUND, WebRTC would look up `.local` names by multicast DNS.
+    # With `~NOTFOUND` as the target, WebRTC would look up `.local` names by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
     # The next two options let WebRTC use UDP only through a proxy. Chromium reads the first option,
     # and its headless shell the second.
@@ -105,7 +105,7 @@ class Render:
             page.once("crash", lambda _: crash.cancel())
             # Subresources use the session and proxy of the page, but not the attempt's deadline,
             # because the page may stay open after the attempt's end. Subresources do not use the
-            # attempt's memory budget, because the page would wait for memory that the page itself
+            # attempt's memory budget, because they could wait for ever for memory that the page
             # holds.
             part_attempt = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
             fetch_part = partial(call_next, part_attempt)
@@ -149,7 +149,7 @@ class Render:
             return rendered
 
     async def _open(self, stack: AsyncExitStack, *, is_alone: bool) -> Page:
-        """Open a page that *stack* closes; if *is_alone*, no other page is open before that.
+        """Open a page that *stack* closes; if *is_alone*, first wait until no other page is open.
 
         Raises `UsageError` if no browser is installed, and `_BrowserDiedError` if the browser has
         ended.
@@ -199,7 +199,7 @@ class Render:
 
 
 class _Parts:
-    """Answers all requests of the browser for one page, and keeps the last document response."""
+    """Answers all requests of one page in the browser, and keeps the last document response."""
 
     def __init__(
         self,

@@ -263,7 +263,7 @@ def _counterpart(full_name: str) -> tuple[str, str]:
 
 
 def _setting(name: str, value: ast.expr | None) -> str:
-    """Return crawlcw's replacement for a Scrapy setting; *value* is its value, or None."""
+    """Return crawlcw's replacement for a Scrapy setting with the value *value* (None: unknown)."""
     if isinstance(value, ast.Constant) and value.value is DEFAULTS.get(name):
         return f"nothing: {value.value} is the default here"
     return SETTINGS.get(name, "nothing: `crawlcw settings` lists all settings")

@@ -31,7 +31,7 @@ class Finding:
     code: str  #: the wrong code, or a sentence about the mistake
     replacement: str = ""  #: the code to write instead of the wrong code, or `""`
     guide: str = ""  #: page and heading of the manual, such as `spiders#Callbacks`
-    #: Whether the file cannot be loaded, or defines no spider, because of the mistake.
+    #: Whether, because of the mistake, the file cannot be loaded or defines no spider.
     stops: bool = False
 
     @property
@@ -51,7 +51,7 @@ class Imported:
     full_name: str  #: its full name: `scrapy.http.Request`
     line: int
     is_optional: bool  #: whether the import is for type checkers, or in a `try`
-    in_function: bool  #: whether a function imports the name, so that the file loads without it
+    in_function: bool  #: whether a function imports the name; the file then loads without it
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Source:
 
 
 def path_of(expression: ast.expr) -> str:
-    """Return the text of a dotted name (`self.crawler.stats`), or `""` if it is no such name."""
+    """Return *expression* as a dotted name (`self.crawler.stats`), or `""` if it is none."""
     parts = []
     while isinstance(expression, ast.Attribute):
         parts.append(expression.attr)

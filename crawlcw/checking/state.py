@@ -29,7 +29,7 @@ _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
 _REPLACEMENT = "self.state, which the ledger records with each page"
-#: Replacement for a set, which often has a key for each item; `self.state` has at most 1 MiB.
+#: Replacement for a set, because a set of all items is often too large for `self.state`.
 _SET_REPLACEMENT = "item_key for items seen before; self.state for up to 1 MiB of other values"
 
 
@@ -98,7 +98,7 @@ def _of_pages(methods: dict[str, _Method]) -> set[str]:
 
 
 def _attributes(spider: Class, has_kind: Callable[[ast.expr | None], bool]) -> set[str]:
-    """Return the attributes to which *spider* assigns a value for which *has_kind* is true."""
+    """Return the attributes to which *spider* assigns values that pass *has_kind*."""
     return {
         name
         for class_ in spider.lineage

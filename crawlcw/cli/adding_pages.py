@@ -16,8 +16,8 @@ from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import ChangedTask, Task
 
-#: Number of requests in a transaction. In large batches SQLite writes fewer index pages. SQLite
-#: wrote 8 GiB for a million tasks, but 24 GiB in batches of 1,000 requests.
+#: Number of requests in a transaction. In large batches SQLite writes fewer index pages. For a
+#: million tasks SQLite wrote 8 GiB in these batches, and 24 GiB in batches of 1,000.
 _BATCH_SIZE = 5_000
 #: Minimum seconds between two signals in the ledger, because each makes a crawl check all hosts.
 _SIGNAL_EVERY = 0.5

@@ -155,13 +155,13 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
     {metric.name: metric for metric in (*CRAWL_METRICS, *SERVER_METRICS, *LEDGER_METRICS)}
 )
 
-#: The form of a label's value, checked because a spider's `FetchError` may have any text as reason.
+#: The form of a label's value; a spider may raise a `FetchError` with any text as its reason.
 _LABEL_VALUE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
 _MAX_LABEL_VALUES = 80
 OTHER = "other"
-#: Seconds after which a scrape stops waiting for a new count and shows the previous count.
+#: Seconds after which a reply to Prometheus shows the previous count instead of a new count.
 _COUNT_TIMEOUT_S = 2.0
-#: The pause after a count is 20 times as long as the count. So counts take 5 % of the time.
+#: The pause after a count is 20 times as long as counting took. So counts take 5 % of the time.
 _COUNT_COST = 20
 #: Maps each value of a metric's label to a number. If a metric has no label, the only key is "".
 Values = Mapping[str, float]

@@ -26,7 +26,7 @@ class Tracing:
     """Makes a span for each step of a page. Spans show URLs without passwords and keys."""
 
     def __init__(self, meter: Instruments) -> None:
-        """Make spans, and forward each step to *meter* too."""
+        """Make a span for each step, and report each step to *meter* as well."""
         self._meter = meter
         self._tracer: Tracer = trace.get_tracer("crawlcw")
         #: Maps a task's id to its fetch span, which is the parent of all later spans of the task.

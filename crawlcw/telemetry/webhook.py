@@ -30,8 +30,8 @@ async def post(
 ) -> bool:
     """Post *body* to *url*, and return whether a response had a status from 200 to 299.
 
-    *retry_delays* has the seconds between each failed attempt and the next attempt. The final
-    failure is logged as a warning that names only the host of *url*. Never raises.
+    *retry_delays* has the pauses between two attempts, in seconds. The final failure is logged as a
+    warning that names only the host of *url*. Never raises.
     """
     failure = f"no response within {_TIMEOUT_S:g} s"
     with anyio.move_on_after(_TIMEOUT_S):

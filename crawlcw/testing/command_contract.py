@@ -21,7 +21,7 @@ class CommandContract:
         raise NotImplementedError("return the command")
 
     def test_it_is_a_command(self) -> None:
-        """The entry point names a `click` command, and not an undecorated function."""
+        """The entry point names a `click` command, not a function without the decorator."""
         assert isinstance(self.command(), click.Command), "decorate it with `@click.command()`"
 
     def test_its_help_says_what_it_does(self) -> None:
@@ -31,7 +31,7 @@ class CommandContract:
         assert self.command().get_short_help_str(), "write a docstring"
 
     def test_a_wrong_option_is_a_usage_error(self) -> None:
-        """An unknown option exits with 2, and prints no traceback."""
+        """After an unknown option the command exits with 2, and prints no traceback."""
         result = self._invoke("--no-such-option")
         assert result.exit_code == _USAGE_ERROR, result.output
         assert "--no-such-option" in result.output

@@ -50,7 +50,7 @@ _URL = "http://site.example/page"
 
 
 def contract_test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
-    """Return a test method without arguments, which passes *check* to the contract's `_run`."""
+    """Return a test method without arguments that calls the contract's `_run` with *check*."""
 
     def test(contract: Any) -> None:
         coroutine = contract._run(partial(check, contract))  # noqa: SLF001  # `_run` belongs to this file
@@ -71,7 +71,7 @@ class DownloaderContract:
     settings: ClassVar[Settings] = Settings(max_body=_LIMIT, read_timeout="1s")
 
     def downloader(self, default: Downloader) -> Downloader:
-        """Return the downloader to test, which may use *default*, as in `Spider.downloader`."""
+        """Return the downloader to test; it may use *default*, as in `Spider.downloader`."""
         return default
 
     @contract_test
@@ -88,7 +88,7 @@ class DownloaderContract:
 
     @contract_test
     async def test_the_url_argument_is_fetched(self, downloader: Downloader, origin: str) -> None:
-        """The downloader fetches *url*, which differs from the request's URL after a redirect."""
+        """The downloader fetches *url*; after a redirect, *url* is not the request's URL."""
         url = f"{origin}/page"
         response = await downloader.fetch(Request(f"{origin}/status/500"), url=url)
         assert (response.status, response.url) == (200, url)

@@ -27,7 +27,7 @@ class ReplayDownloader:
 
     *responses* maps a URL to its response. A response is the body of an HTML page (bytes or text),
     a `Replay`, an exception to raise, or a list of responses. Successive requests get the entries
-    of a list in order, and then its last entry again and again. A request for a URL without a
+    of a list in order. All later requests get the list's last entry. A request for a URL without a
     response gets a 404. `requested_urls` has the URLs of all requests in order.
     """
 

@@ -7,8 +7,8 @@
         def url(self):
             return "mine://127.0.0.1/tests"
 
-Each test deletes the data of the spider `contract`, whose ledger is at the URL that `url` returns.
-A lease of these tests is 20 ms or 60 s long.
+The tests use the ledger of a spider named `contract` at the URL that `url` returns, and each test
+deletes the spider's data. Leases that expire in a test last 20 ms; all others last 60 s.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class StoreContract:
 
     @contract_test
     async def test_a_stored_task_is_unchanged(self, ledger: Ledger) -> None:
-        """A task keeps every field from its first `add`, even text such as SQL or control codes."""
+        """A task keeps every field as first stored, even text such as SQL or control codes."""
         task = replace(_task(1), context=_HOSTILE, headers=(("A", "1"), ("A", "2")), body=b"\x00")
         added = await ledger.tasks.add([task])
         assert (added.new, added.existing, added.rejected) == (1, 0, ())
@@ -115,7 +115,7 @@ class StoreContract:
 
     @contract_test
     async def test_a_repeated_outcome_is_recorded_once(self, ledger: Ledger) -> None:
-        """After a lost reply the caller commits again, and nothing is lost."""
+        """If the caller repeats a commit after a lost reply, the outcome is recorded once."""
         lease = await _leased(ledger)
         outcome = Succeeded(items=({"n": 1},))
         assert (await _commit(ledger, lease, outcome)).lost == ()
@@ -211,7 +211,7 @@ class StoreContract:
 
     @contract_test
     async def test_names_are_listed_and_discarded(self, ledger: Ledger) -> None:
-        """A read creates no missing ledger, and a spider's ledger does not open as a use case."""
+        """A read creates no ledger; a spider's ledger cannot be opened as that of a use case."""
         store, url = self.store(), self.url()
         await ledger.tasks.add([_task(1)])
         assert _NAME in await store.recorded_names(url)

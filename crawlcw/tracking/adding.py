@@ -37,7 +37,7 @@ def check_many(tasks: object) -> None:
 async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str]) -> Added:
     """Store large values as blobs, then add the tasks that the ledger lacks by one write.
 
-    If an object cannot be a task, this function adds no task and raises `UsageError`.
+    If one of *tasks* cannot be a task, this function adds no task and raises `UsageError`.
     """
     stored_tasks = []
     for task in [_task(use_case, declaration, now=session.ledger.now()) for declaration in tasks]:

@@ -2,8 +2,8 @@
 
 Each call of a dispenser claims, renews or releases the tasks of one worker. A dispenser does
 nothing between two calls. An external worker is not on the ledger's list of workers, and no process
-checks whether it lives. If the worker does not renew a lease in time, the lease expires, and the
-task returns to the pool of waiting tasks.
+checks whether it lives. If the worker does not renew a lease in time, the lease expires, and
+another worker can get the task.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from crawlcw.tracking.tracker import Tracker
 
 #: Seconds between two reads of the settings that the ledger has for the use case.
 _POLICY_INTERVAL_S = 15.0
-#: The number of tasks in one write. After an outage, a read of due tasks gets as many tasks more
-#: than the limit, because `_due_tasks` then skips tasks.
+#: The number of tasks in one write. After an outage, a read of due tasks also gets this number of
+#: further tasks, because `_due_tasks` then skips tasks.
 _BATCH_SIZE = 500
 
 
@@ -91,7 +91,7 @@ class Dispenser:
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._ttl = ttl
-        # The nonce in lease tokens distinguishes the claims of several dispensers.
+        # This random text in each lease token distinguishes this dispenser from other dispensers.
         self._nonce = secrets.token_hex(6)
         self._policy_read_at = time.monotonic()
         self._claim_lock = asyncio.Lock()
@@ -117,18 +117,18 @@ class Dispenser:
 
         The leases of the unfinished tasks are renewed for `ttl`.
 
-        - If the worker has fewer than *limit* unfinished tasks, waiting tasks are added by
-          priority. If *stages* is given, only tasks of *stages* are added.
+        - If the worker has fewer than *limit* unfinished tasks, it also gets waiting tasks, by
+        priority. If *stages* is given, these are only tasks of *stages*.
         - If the worker has more than *limit* unfinished tasks, the most recently claimed tasks are
           released. Among tasks that were claimed together, lower priorities are released first.
 
-        If one worker makes concurrent requests, each request may get up to *limit* tasks. A task
-        that the worker leases may then be in several results, or in none. `check` shows the tasks
-        that the worker leases, and the next `assign` corrects the leases.
+        If one worker makes concurrent requests, each request may get up to *limit* tasks. The
+        results of these requests may then have some tasks twice, and lack other leased tasks.
+        `check` shows the tasks that the worker leases, and the next `assign` corrects the leases.
 
-        *request* is a token of the worker's choice, by which the worker can repeat a request. A
-        repeated request gets the tasks of the first request, without tasks whose leases have ended.
-        If the worker leases no task of the first request, it gets new tasks. Raises `UsageError`.
+        *request* is a text that the worker chooses, so that it can repeat a request. A repeated
+        request gets those tasks of the first request whose leases have not ended. If the worker
+        leases no task of the first request, it gets new tasks. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         task_holder = worker_holder if request is None else request_holder_name(worker, request)
@@ -215,9 +215,9 @@ class Dispenser:
         - the release of a task that the worker no longer leases
 
         The dispenser refuses an ending if another worker has claimed the task meanwhile. *fences*
-        maps a task's key to the `Assignment.fence` of the claim to end. An ending without a fence
-        ends the worker's current claim of the task, even if the worker meant an earlier claim.
-        Raises `UsageError`.
+        maps a task's key to the `Assignment.fence` of the claim to end. Without a fence, the
+        dispenser ends the worker's current claim of the task, even if the worker meant an earlier
+        claim. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         for ending in endings.values():
@@ -384,7 +384,7 @@ class Dispenser:
         return valid_leases
 
     async def _due_tasks(self, limit: int, stages: Collection[str] | None) -> list[Task]:
-        """Return due tasks; skip a task if no worker could renew its lease because of an outage."""
+        """Return due tasks, but no task whose lease expired during an outage of the ledger."""
         if limit < 1:
             return []
         grace_start = self._tracker.session.retry.grace_start(self._ledger.now())

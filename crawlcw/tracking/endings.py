@@ -103,9 +103,9 @@ class EndReport:
 
 
 def has_lease(holder: str, task: Task, fence: int | None) -> bool:
-    """Return whether *holder* leases *task*; unless *fence* is None, the lease must have *fence*.
+    """Return whether *holder* leases *task* under the fence *fence*, or under any if it is None.
 
-    An expired lease counts too, as long as no other worker has claimed the task.
+    An expired lease is a lease too, as long as no other worker has claimed the task.
     """
     return (
         task.status is Status.PROCESSING
@@ -123,7 +123,7 @@ def refusal_of(
         return Refusal.NOT_FOUND
     task = record.task
     if fence is None:
-        # Use the task's last event, if the task was not claimed again after the event.
+        # Without a fence, the only candidate is the last event, if no claim followed the event.
         trace_entries = [
             entry for entry in record.trace if entry.fence == task.settled == task.fence
         ]
@@ -227,7 +227,7 @@ class Settlements:
         return replace(trace, data=data, results=results)
 
     async def drop_replaced(self, settlement: Settlement, *, is_recorded: bool) -> None:
-        """Delete the old blobs; if *settlement* was not recorded, delete its new blobs instead."""
+        """Delete the task's old blobs, or the new blobs if *settlement* was not recorded."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
         old_values = {"data": (task.carried or Payload()).data, "context": task.context}
@@ -241,7 +241,7 @@ class Settlements:
                 old_values[name] for name in new_values if old_values[name] != new_values[name]
             ]
         else:
-            # Keep the context's blob if a chain passes the unchanged context to the next stage.
+            # Keep the context's blob if the next stage gets the same context.
             unused_values = [value for value in new_values.values() if value != task.context]
             unused_values += progress.results.values() if progress is not None else ()
         await self._session.delete_blobs(

@@ -66,7 +66,7 @@ class Execution:
     def fence(self) -> int:
         """The fencing token of this claim; a later claim of the task has a higher number.
 
-        An external store can refuse a write whose fence is smaller than the last write's fence.
+        So an external store can refuse a write if an earlier write of the task had a higher fence.
         """
         return self.lease.fence
 

@@ -110,7 +110,7 @@ def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) 
     target: Any = _load_module(module, path)
     for attribute in name.split("."):
         target = getattr(target, attribute)
-    # Call the handler itself: in the module, a decorator may have replaced it by a wrapper.
+    # Call the handler itself, because a decorator may have replaced the handler by a wrapper.
     return getattr(target, "__wrapped__", target)(*arguments)
 
 

@@ -1,8 +1,8 @@
 """Define the ledger session of one process, which claims, renews and ends tasks of a use case.
 
 All work of a process on tracked tasks uses one session. So the process has one name in the ledger,
-one loop that renews its leases, and one queue whose outcomes are written together (group commit).
-The process joins the ledger's list of workers before its first claim.
+and one loop that renews all its leases. The session writes outcomes of several tasks together
+(group commit). The process joins the ledger's list of workers before its first claim.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Session(WorkerSession):
             raise
 
     async def _claim_for_callers(self, tasks: Sequence[Task]) -> list[Claimed]:
-        """Claim a task for each caller; if two callers want one task, only the first gets it."""
+        """Claim a task for each caller; if two callers want one task, the first caller gets it."""
         task_by_id = {task.id: task for task in tasks}
         claimed = await self._claim(list(task_by_id.values()))
         lease_by_id = {lease.task.id: (lease,) for lease in claimed.leases}
@@ -254,7 +254,7 @@ class Session(WorkerSession):
 async def commit_outcomes(
     ledger: Ledger, settlements: Sequence[Settlement]
 ) -> list[LedgerError | None]:
-    """Record outcomes; return for each outcome None, or the reason why it was not recorded.
+    """Record outcomes; for each, return None, or the reason why the outcome was not recorded.
 
     The reason is `LeaseLostError` if another worker has the task's lease now. The reason is
     `LedgerError` if the store cannot hold the outcome, and the ledger then gives up the task.
@@ -271,6 +271,6 @@ async def commit_outcomes(
 
 
 def _lease_key(lease: Lease) -> tuple[bytes, str, int]:
-    # One batch may end two leases of a task: of its former worker and of its current worker. So the
-    # task's id does not identify a lease.
+    # One batch may end two leases of one task, because a former and the current worker end theirs.
+    # So the task's id does not identify a lease.
     return lease.task.id, lease.token, lease.fence

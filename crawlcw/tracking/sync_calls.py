@@ -46,8 +46,8 @@ class SyncCalls(ThreadProxy):
     def start(self, key: str, **options: Any) -> Iterator[SyncExecution]:
         """See `Tracker.start`.
 
-        If the tracker is closed before the `with` block has ended, the task is released, and the
-        end of the block raises `LedgerError`.
+        If the tracker is closed before the `with` block has ended, the tracker releases the task.
+        The block then raises `LedgerError` at its end.
         """
         portal: LoopPortal = self._portal
         # The thread completes the future when it leaves the `with` block. The future's result is
@@ -61,8 +61,8 @@ class SyncCalls(ThreadProxy):
             try:
                 error = await asyncio.wrap_future(thread_end)
             except BaseException as cause:
-                # End the block of `Tracker.start` with an error, because the tracker was closed or
-                # the lease was lost.
+                # The tracker was closed or the lease was lost, so the block of `Tracker.start` ends
+                # with an error.
                 await tracked_block.__aexit__(type(cause), cause, cause.__traceback__)
                 raise
             await tracked_block.__aexit__(
@@ -125,7 +125,7 @@ class LoopPortal:
 
     @contextmanager
     def closed_as_ledger_error(self, detail: str = "") -> Iterator[None]:
-        """If the portal is closed, replace an error by a `LedgerError` that ends with *detail*."""
+        """If the portal is closed, turn an error into a `LedgerError` that ends with *detail*."""
         try:
             yield
         except (

@@ -30,7 +30,7 @@ class Tasks:
 
     `retry`, `ignore`, `reset`, `reopen` and `purge` change tasks and return the number of changed
     tasks. The caller chooses the tasks by keys, by filters, or by `all=True` for every task. Each
-    method raises `UsageError` if the caller passes no keys, no filters and no `all=True`.
+    method raises `UsageError` if the caller passes none of the three.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Tasks:
         self.use_case = use_case
         self.session = Session(ledger, policy, give_up=give_up)
         self.ledger = self.session.ledger
-        #: This event is set when this process has added or changed tasks so that they are due.
+        #: This event is set when this process has made tasks due, for example by adding tasks.
         self.tasks_due = asyncio.Event()
         self.portal = LoopPortal()
         #: Reads tasks by id, with one query for concurrent reads.
@@ -94,7 +94,8 @@ class Tasks:
 
         *cursor* is the `next_cursor` of an earlier page; the result begins after that page.
         *changed_since* and *changed_before* are aware datetimes that limit the time of the last
-        change of status. Large values are `BlobRef`s, which `get` reads. Raises `UsageError`.
+        change of status. Large values are `BlobRef`s; `get` returns their values. Raises
+        `UsageError`.
         """
         task_filter = _task_filter(
             status=status,
@@ -111,7 +112,7 @@ class Tasks:
         record_by_id: dict[bytes, Record] = {}
         for host in self._stored_stages(stage):
             stage_filter = replace(task_filter, host=host)
-            # If a task moves to another stage between two queries, use the later record.
+            # If a task changes its stage between two queries, use the later query's record.
             record_by_id |= {
                 row.task.id: row
                 for row in await self.ledger.queries.find(
@@ -263,11 +264,11 @@ class Tasks:
         return [replace(task_filter, host=host) for host in self._stored_stages(stage)]
 
     def _stored_stages(self, stage: str | None) -> Sequence[str | None]:
-        """Return the ledger's names for *stage*, or a single None if *stage* is None."""
+        """Return the ledger's names for *stage*, or `(None,)` if *stage* is None."""
         return (None,) if stage is None else self.use_case.stored_stages([keys.stage(stage)])
 
     async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
-        # Reopen only tasks that changed before now, so that a repeated write reopens none twice.
+        # Reopen only tasks that changed before now, so that a repeated write reopens no task twice.
         changed_before = task_filter.changed_before or self.ledger.now() + MILLISECOND
         count = await self.ledger.admin.reopen(
             replace(task_filter, changed_before=changed_before), stage=stage, deletes_results=anew

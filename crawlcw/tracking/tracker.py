@@ -53,7 +53,7 @@ CHUNK_SIZE = 500
 
 
 class TrackerOpening(Generic[TrackerT]):
-    """Opens a tracker by `await` or by `async with`, which also closes the tracker."""
+    """Opens a tracker by `await`, or by `async with`; the `async with` also closes the tracker."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, TrackerT]) -> None:
         self._coroutine = coroutine
@@ -85,8 +85,8 @@ class Tracker(Tasks):
         """Open the ledger of *use_case* at *url*; the ledger is created if it does not exist.
 
         Await the result, or use it by `async with`, which closes the tracker. *url* has the form
-        that `open_ledger` takes. *driver* is `pymongo` or `motor`. The call records the settings of
-        `Policy` in *policy*; other settings do not change. Raises `UsageError` and
+        that `open_ledger` takes. *driver* is `pymongo` or `motor`. *policy* has the settings of
+        `Policy` to record; other settings do not change. Raises `UsageError` and
         `LedgerUnavailableError`. Raises `LedgerConfigurationError` if a spider is named *use_case*.
         """
         declaration = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
@@ -144,7 +144,7 @@ class Tracker(Tasks):
     async def configure(self, **policy: Any) -> Policy:
         """Record settings of the use case, and return all its current settings.
 
-        This process follows new settings immediately, and other processes within half a minute.
+        This process follows new settings immediately. Other processes follow within half a minute.
         Raises `SettingsError`.
         """
         settings = stored_settings(policy)
@@ -182,7 +182,7 @@ class Tracker(Tasks):
 
         Tasks of an asynchronous source are added soon after the source yields them. If the source
         raises an error, the tasks that the source yielded before the error are added. Raises
-        `UsageError` if an object is not a task; only the tasks of earlier writes are then added.
+        `UsageError` if an object is not a task; tasks of earlier writes are added nevertheless.
         """
         check_many(tasks)
         added = Added()
@@ -228,7 +228,7 @@ class Tracker(Tasks):
 
     @asynccontextmanager
     async def start_leased(self, lease: Lease) -> AsyncIterator[Execution]:
-        """Work on a task as `start` does, by a *lease* that the caller has already claimed."""
+        """Work on a task as `start` does, under a *lease* that the caller has claimed already."""
         held_leases = self.session.leases
         execution: Execution | None = None
         try:

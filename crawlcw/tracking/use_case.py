@@ -67,7 +67,7 @@ class UseCase:
         return self.first_stage if stage == NO_STAGE else stage
 
     def stored_stages(self, stages: Iterable[str]) -> tuple[str, ...]:
-        """Return *stages*; if the first stage is in *stages*, append its other name `NO_STAGE`."""
+        """Return *stages*; if the first stage is among them, append `NO_STAGE`, its other name."""
         names = dict.fromkeys(stages)
         return (
             (*names, NO_STAGE) if self.first_stage in names and NO_STAGE not in names else (*names,)
@@ -155,7 +155,7 @@ class Policy:
 
     @classmethod
     def of(cls, stored_values: Mapping[str, Any]) -> Self:
-        """Return a policy of *stored_values*; each setting that is absent has its default."""
+        """Return a policy with *stored_values*; each setting that is absent has its default."""
         return replace(cls(), **check_settings(stored_values))
 
     @cached_property

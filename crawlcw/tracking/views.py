@@ -43,7 +43,7 @@ class TrackedTask:
 
     @classmethod
     def of(cls, record: Record, *, stage: str) -> Self:
-        """Return the task in *record*; *stage* is the name of its stage in the use case."""
+        """Return the task in *record*; *stage* is the task's stage as the use case names it."""
         task = record.task
         payload = task.carried or Payload()
         return cls(
@@ -67,12 +67,12 @@ class Page:
 
 
 def holder_of(task: Task) -> str | None:
-    """Return the name of the worker that leases a task, from the lease's token `name:n`."""
+    """Return the worker that leases a task: the name in the lease's token `name:n`."""
     return None if task.lock is None else task.lock.partition(":")[0]
 
 
 def cursor_text(position: Cursor | Task) -> str:
-    """Return as text the position of a task in a list of tasks."""
+    """Return a text for the position of a task in a list of tasks."""
     milliseconds = (position.update_time - _EPOCH) // _MILLISECOND
     cursor_bytes = milliseconds.to_bytes(8, "big", signed=True) + position.id
     return base64.urlsafe_b64encode(cursor_bytes).decode("ascii")

@@ -1,8 +1,8 @@
 """Define the worker of a use case, which claims tasks and runs the handlers of their stages.
 
-A worker leases only tasks that it can begin soon. So it claims more tasks only when few leased
-tasks wait in its pool. If no task is due, the worker polls the ledger with growing pauses. The
-worker polls immediately when this process adds a task, or when the store reports a change.
+A worker claims more tasks only when few of its leased tasks wait, so that each leased task starts
+soon. If no task is due, the worker polls the ledger with growing pauses. The worker polls
+immediately when its own process adds a task, or when the store reports a change.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 10.0
 _MIN_RECONNECT_PAUSE_S = 1.0
 _MAX_RECONNECT_PAUSE_S = 60.0
-#: A read after an outage gets this many more tasks, because the worker then skips some tasks.
+#: Number of additional tasks in a read after an outage, because the worker then skips some.
 _GRACE_SCAN = 1_000
 _MAX_RETREAT_S = 0.02
 
@@ -75,10 +75,10 @@ class Worker:
     ) -> None:
         """*handlers* maps stages to functions that become handlers of the tracker's use case.
 
-        At most *concurrency* tasks run at a time. At most *prefetch* more tasks are leased and
-        wait. The default of *prefetch* is *concurrency*. If *drain* is true, `run` ends when no
-        work remains. A handler that blocks the event loop for longer than *stall_timeout* (0: no
-        limit) ends the process. Raises `UsageError`.
+        At most *concurrency* tasks run at a time, and at most *prefetch* further leased tasks wait.
+        The default of *prefetch* is *concurrency*. If *drain* is true, `run` ends when no work
+        remains. A handler that blocks the event loop for longer than *stall_timeout* (0: no limit)
+        ends the process. Raises `UsageError`.
         """
         for stage, function in (handlers or {}).items():
             tracker.use_case.add_handler(stage, function)
@@ -200,7 +200,7 @@ class Worker:
             task
             for task in page
             if task.id not in self._session.leases
-            # After an outage, a worker may still renew a task's expired lease, so skip the task.
+            # After an outage, a task's worker may still renew its expired lease, so skip the task.
             and not ended_since(task, grace_start)
         ][:free_capacity]
         if not claimable:
