@@ -256,6 +256,7 @@ class _Parts(Parts):
         """Give the spider its requests without a task, until the end of the crawl."""
         vars(self.spider)[RUNNING_CRAWL] = SpiderRequests(
             ledger=self.ledger,
+            known_ids=self.adder.known_ids,
             send=self.next_by_purpose[Purpose.FETCH],
             admission=self.admission,
             stats=self.session.stats,

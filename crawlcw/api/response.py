@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
@@ -104,6 +104,8 @@ class Response(Document):
     is_page: bool | None = None
     #: The values of the Set-Cookie headers of this response alone, one for each header.
     set_cookies: tuple[str, ...] = ()
+    #: Whether the crawl prepares the tree of the body for the callback.
+    needs_tree: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -313,7 +313,7 @@ def entry_urls(spider: Spider) -> list[str]:
 
 def has_own_start(spider: Spider) -> bool:
     """Return whether the spider has its own `start`, which may request any host."""
-    return not type(spider).start.__module__.startswith("crawlcw.")
+    return not type(spider).start.__module__.startswith("crawlcw.api.")
 
 
 @singledispatch

@@ -232,6 +232,7 @@ class SpiderRequests:
     """Implements `api.spider.RunningCrawl`: requests without a task, by the spider's code."""
 
     ledger: Ledger
+    known_ids: Container[bytes]  #: ids of tasks that the ledger has
     send: Next  #: the layers of requests without a task
     admission: Admission
     stats: Stats

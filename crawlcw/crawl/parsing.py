@@ -89,7 +89,9 @@ class Parsing:
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
         """Return memory for a response's trees, and the trees (None for a body without markup)."""
         body, nothing = response.body, Share(self.memory, 0)
-        if not markup.is_markup(response.headers.get("content-type"), body):
+        if not response.needs_tree or not markup.is_markup(
+            response.headers.get("content-type"), body
+        ):
             return nothing, None
         if len(body) <= markup.LARGE:
             size = markup.ordinary_tree_size(response.source())
