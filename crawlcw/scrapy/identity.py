@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 #: Maximum number of URLs whose identities are kept in memory.
 _MAX_CACHED = 100_000
-#: Packages whose dupe filters do what the ledger does: they remember fingerprints.
+#: Packages whose dupe filters only remember fingerprints, as the ledger does.
 _REPLACED_PACKAGES = ("scrapy", "scrapy_redis")
 
 

@@ -81,7 +81,7 @@ class ScrapyPage(Response):
 
 
 class MiddlewareLayer:
-    """Runs a project's downloader middlewares; crawlcw sends what they do not answer."""
+    """Runs a project's downloader middlewares, and sends the requests that they do not answer."""
 
     def __init__(self, engine: Engine, scraping: Scraping, jars: Jars) -> None:
         settings = engine.settings
@@ -148,7 +148,7 @@ class MiddlewareLayer:
     async def through(
         self, request: scrapy.Request, task_request: Request | None, send: Send
     ) -> ScrapyResponse | scrapy.Request:
-        """Return what the middlewares make of *request*: a response, or a request in its place.
+        """Return the response to *request*, or a request that a middleware puts in its place.
 
         *task_request* is the request of the task, or None for `engine.download`.
         """

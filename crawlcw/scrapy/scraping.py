@@ -78,8 +78,8 @@ class Scraping:
     async def run(self, result: Response | Failure, request: scrapy.Request) -> PageOutput:
         """Return the output of the callback for a response, or of the errback for a failure.
 
-        If the callback raises, `PageOutput.error` is set, and the output keeps what the callback
-        has yielded before, as in Scrapy.
+        If the callback raises, `PageOutput.error` is set, and the output has the earlier requests
+        and items of the callback, as in Scrapy.
         """
         output = PageOutput()
         token = OUTPUT.set(output)

@@ -39,7 +39,7 @@ from crawlcw.scrapy.settings import crawlcw_settings, limits_of
 
 logger = logging.getLogger(__name__)
 
-#: What the middlewares make of a request.
+#: The result of the middlewares for a request.
 Result = ScrapyResponse | scrapy.Request | Failure
 
 #: Seconds between two checks whether pages are left, while no request waits.
@@ -203,7 +203,7 @@ class ScrapySpider(Spider):
     async def on_error(self, request: Request, error: FetchError) -> AsyncIterator[object]:
         """Run the Scrapy errback of a request that crawlcw gives up; yield its requests and items.
 
-        For a page whose callback raised, yield what the callback had yielded before.
+        If the page's callback raised, yield its earlier requests and items.
         """
         page = error.response
         if isinstance(page, ScrapyPage) and page.is_page:
