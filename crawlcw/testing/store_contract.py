@@ -25,6 +25,7 @@ from crawlcw.model import transitions, urls
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Status, Task, task_id
 from crawlcw.model.transitions import Failed, Outcome, Succeeded
+from crawlcw.model.values import ItemFields
 from crawlcw.testing.contracts import contract_test
 
 _NAME = "contract"
@@ -98,9 +99,10 @@ class StoreContract:
 
     @contract_test
     async def test_an_outcome_and_its_items_are_one_write(self, ledger: Ledger) -> None:
-        """`commit` records the status and the items of a task, and ends its lease."""
+        """`commit` records the status, the items and their classes, and ends the task's lease."""
         lease = await _leased(ledger)
-        items = ({"title": "A", "large": _LARGE}, dict(_HOSTILE))
+        book = ItemFields(_HOSTILE, item_class="Book")
+        items = ({"title": "A", "large": _LARGE}, dict(_HOSTILE), book)
         committed = await _commit(ledger, lease, Succeeded(items=items))
         assert (committed.lost, committed.rejected) == ((), ())
         record = await ledger.tasks.get(lease.task.id)
@@ -110,7 +112,9 @@ class StoreContract:
             None,
             items,
         )
-        assert [dict(row.item) async for row in ledger.queries.items()] == list(items)
+        rows = [row async for row in ledger.queries.items()]
+        assert [dict(row.item) for row in rows] == list(items)
+        assert [row.item_class for row in rows] == [None, None, "Book"]
         assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1}
 
     @contract_test
