@@ -1,8 +1,8 @@
 """Store a function of a project as a tag and plain parts, and find the function again.
 
-A function is stored by its name. If it has none, such as a lambda, it is stored by the digest of
-its code, with the values that it has captured. Nothing here imports a module. Only functions of the
-spider's project are accepted, so a changed ledger cannot make a callback of `os.system`.
+The parts are the function's name, or for a lambda the digest of its code and the values that it has
+captured. Nothing here imports a module. `function_of` accepts only functions of the spider's
+project, so that no changed ledger can make a callback of `os.system`.
 """
 
 import functools
@@ -48,7 +48,7 @@ def method_name(function: object, owner: object) -> str | None:
     if function.__self__ is not owner and function.__self__ is not kind:
         return None
     name = _attribute_name(kind, function.__func__)
-    return None if name in vars(owner) else name
+    return None if name in getattr(owner, "__dict__", ()) else name
 
 
 def method_of(owner: object, name: str) -> MethodType:
@@ -83,9 +83,10 @@ def parts_of(function: Any, spider: scrapy.Spider) -> tuple[str, list[Any]]:
             try:
                 cells = [cell.cell_contents for cell in function.__closure__ or ()]
             except ValueError:
-                raise Unstorable(f"{name}, which has a variable without a value") from None
+                raise Unstorable(f"the function {name}, with a variable without value") from None
             return "@code", [name, digest, cells, function.__defaults__, function.__kwdefaults__]
-    raise Unstorable(f"{getattr(function, '__qualname__', type(function).__qualname__)}()")
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    raise Unstorable(f"the function {name}, which the code of the project does not define")
 
 
 def function_of(tag: str, parts: list[Any], spider: scrapy.Spider) -> Any:
@@ -141,7 +142,7 @@ def _is_of_project(module: str, spider: scrapy.Spider) -> bool:
 
 
 def _root(name: str) -> Path | None:
-    """Return the folder from which Python has imported the top package of a module."""
+    """Return the folder that has the top package of a module, and the code of its project."""
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None)
     return _ancestor(path, name.count(".") + hasattr(module, "__path__")) if path else None
@@ -149,7 +150,10 @@ def _root(name: str) -> Path | None:
 
 @functools.lru_cache(maxsize=1024)
 def _ancestor(path: str, levels: int) -> Path:
-    return Path(path).parents[levels]
+    folders = Path(path).parents
+    is_installed = folders[levels].name in {"site-packages", "dist-packages"}
+    # Installed packages share one folder, so each of them counts as a project.
+    return folders[levels - 1] if is_installed and levels else folders[levels]
 
 
 @functools.cache
