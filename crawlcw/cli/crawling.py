@@ -1,4 +1,4 @@
-"""Crawl in this process, handle signals, and show progress and report, for `run` and `demo`."""
+"""Crawl in this process for `run` and `demo`: handle signals, show the progress and a report."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ async def crawl(
 ) -> int:
     """Crawl *spider* to its end and return the exit code.
 
-    Calls *afterwards* with the open ledger, unless a second signal stopped the crawl.
+    Calls the function *afterwards* with the open ledger, unless a second signal stopped the crawl.
     """
     meter = Meter() if output.metrics is not None else None
     working_folder = Path.cwd()

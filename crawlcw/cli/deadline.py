@@ -59,7 +59,7 @@ class Deadline:
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.folder = ""  #: folder of the spider's package, if it is installed
-        #: Function for the deadline: releases and reports unfinished work, returns the exit code.
+        #: Releases and reports unfinished work at the deadline, and returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
         self.is_at_once = False  #: whether a second signal has arrived
@@ -76,7 +76,7 @@ class Deadline:
             self.folder = str(Path(sys.modules[package].__file__ or "").parent)
 
     def allow(self, grace: timedelta) -> None:
-        """End the process 3 s after the duration *grace*, unless it ends earlier."""
+        """End the process 3 s after the grace period, unless the process ends earlier."""
         self.set(grace.total_seconds() + _BEYOND_GRACE)
 
     def hurry(self) -> None:
@@ -167,7 +167,7 @@ def end_process(code: int) -> NoReturn:
 
 
 def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") -> list[str]:
-    """Return the lines of the user's code that run; do not call this in the event loop's thread.
+    """Return the running lines of the user's code; do not call this in the event loop's thread.
 
     Code in installed packages is not the user's code, except for files in *folder*.
     """
@@ -209,7 +209,7 @@ def _user_location(stack: list[FrameType], folder: str) -> str:
 
 
 def _is_own(stack: list[FrameType]) -> bool:
-    """Return whether a thread, whose *stack* has no user code, is idle or runs crawlcw's code."""
+    """Return whether a thread without user code in its *stack* is idle or runs crawlcw's code."""
     if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
         return True
     # `_worker` waits in C code, a thread of anyio in `Queue.get`, and the loop's last thread in

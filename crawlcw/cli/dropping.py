@@ -17,7 +17,7 @@ from crawlcw.ledger_opening import discard, open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
-#: Age of the last heartbeat at which a worker on another machine counts as dead.
+#: A worker on another machine counts as dead if its last heartbeat is older than this.
 _MAX_SILENCE = timedelta(minutes=10)
 _MAX_NAMED = 5
 #: Maximum number of tasks whose items are counted; a million tasks would take seconds.

@@ -34,7 +34,7 @@ class Workers:
     all: Sequence[Measures]  #: measures of all worker processes, including ended processes
     running: Mapping[str, Measures]  #: measures of each running worker, by the worker's number
     crashes: int | None = None  #: number of crashes, or None if there is no supervisor
-    is_idle: bool | None = None  #: whether no worker makes progress, or None if not known
+    is_idle: bool | None = None  #: whether no worker makes progress; None if this is unknown
 
 
 def options(command: Callable[P, R]) -> Callable[P, R]:

@@ -10,7 +10,7 @@ from crawlcw.errors import UsageError
 def require(package: str, *, by: str, extra: str) -> Iterator[None]:
     """Run the imports in the block; if *package* is missing, tell the user to install *extra*.
 
-    Raises `UsageError`, whose message begins with the text *by*, such as `the dashboard needs`.
+    Raises `UsageError`, whose message begins with *by*, a text such as `the dashboard needs`.
     """
     try:
         yield

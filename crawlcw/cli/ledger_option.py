@@ -1,4 +1,4 @@
-"""Define the option `--ledger`, make commands with this option, and open ledgers to read."""
+"""Define the option `--ledger`, make commands with this option, and open ledgers for reading."""
 
 import difflib
 import os
@@ -92,10 +92,10 @@ async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator
     """Open the ledger of a spider or use case for the block, and close it at the end.
 
     Raises `UsageError` if the ledger has no tasks, because the user may have misspelt the name. If
-    *crawls_only* is not empty, a use case raises a `UsageError`, whose message ends with this text.
+    *crawls_only* is not empty, a use case raises a `UsageError` that ends with *crawls_only*.
     """
     try:
-        # Only the ledger's driver uses the settings of `settings_of`.
+        # Only the ledger's driver uses these settings.
         ledger = await open_ledger(url, name, settings=settings_of(), create=False, kind=None)
     except UnknownNameError:
         raise await nothing_of(name, url) from None
@@ -111,7 +111,7 @@ async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator
 
 @contextmanager
 def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
-    """Raise a `UsageError` with the advice *instead* if the ledger *name* is a spider's."""
+    """Raise a `UsageError` with the advice *instead* if *name* is the ledger of a spider."""
     try:
         yield
     except LedgerKindError:

@@ -43,8 +43,8 @@ def _raise(error: BaseException) -> NoReturn:
 
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run *loops* during the block; an error of one coroutine does not end the others."""
-    # Use no task group, which would cancel the crawl if a coroutine fails at a closed terminal.
+    """Run the coroutines *loops* during the block; an error of one does not end the others."""
+    # Use no task group: it would cancel the crawl if a coroutine fails at a closed terminal.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield
@@ -72,8 +72,8 @@ def stopped_by_signals() -> asyncio.Event:
 async def until_stopped(work: Coroutine[None, None, None]) -> None:
     """Run *work* until *work* ends or the first signal cancels it; raises the errors of *work*.
 
-    This function handles SIGINT also in a shell's background job, for which Python installs no
-    handler.
+    This function handles SIGINT also in a background job of a shell, although Python installs no
+    handler for it there.
     """
     stop_waiter = asyncio.ensure_future(stopped_by_signals().wait())
     work_task = asyncio.ensure_future(work)

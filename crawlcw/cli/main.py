@@ -90,7 +90,7 @@ COMMANDS = {
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
-#: The module in `cli.commands` of each command whose module does not have the command's name.
+#: Map from a command to its module in `cli.commands`, if the module has another name.
 _MODULES = {
     **dict.fromkeys(("new", "check", "list"), "spider_files"),
     **dict.fromkeys(("serve", "dashboard"), "serving"),
@@ -100,7 +100,7 @@ _MODULES = {
     **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
-#: Error numbers of a failed write to stdout, for example because the disk is full.
+#: Error numbers which mean that stdout cannot be written, for example on a full disk.
 _OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Environment variable that a shell sets to get completions from click.
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
@@ -205,7 +205,7 @@ class _Commands(click.Group):
 
 
 def _installed_commands() -> dict[str, str]:
-    """Return the package of each command that another package adds, by the command's name."""
+    """Return a map from each command that another package adds to the name of that package."""
     from crawlcw import extensions  # it takes 8 ms to load, and most commands do not need it
 
     commands: dict[str, str] = {}
@@ -281,13 +281,13 @@ def main() -> NoReturn:
         try:
             stream.flush()
         except OSError:
-            # Discard the buffer. Otherwise Python's flush at exit fails, and the exit code is 120.
+            # Discard the buffer, because if Python's flush at exit fails, the exit code is 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
 
 
 def _is_coloured() -> bool | None:
-    """Return False to show no colours, or None to show colours only on a terminal."""
+    """Return False for no colours, or None for colours only on a terminal."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if is_plain else None
 
@@ -303,7 +303,7 @@ def _fill_standard_descriptors() -> None:
     """Open /dev/null for each closed file descriptor of stdin, stdout and stderr.
 
     Without /dev/null, a new file or socket could get the number of stdout. Printed text would then
-    go into the new file, and uvloop would abort the process if uvloop closes the file.
+    go into the new file, and uvloop would abort the process when it closes that file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

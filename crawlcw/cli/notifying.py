@@ -13,8 +13,8 @@ from crawlcw.model.sanitize import printable, redacted
 async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, object]]:
     """At the end of the block, post a message to the webhook of *settings*, if there is one.
 
-    The code in the `async with` block gets the message, and adds the report and the exit code. If a
-    `CrawlcwError` ends the block, the message contains the error.
+    The code in the `async with` block gets the message, and adds to it the report and the exit
+    code. If a `CrawlcwError` ends the block, the message contains the error.
     """
     notice: dict[str, object] = {
         "event": "report",

@@ -115,7 +115,7 @@ class Saving:
     ledger: Ledger
     kept_versions: int
     adder: TaskAdder
-    duplicates: Duplicates | None  #: drops items whose keys are recorded, or None
+    duplicates: Duplicates | None  #: drops items whose keys are recorded; None without keys
     pages: int = 0  #: number of pages whose items were replaced
     items: int = 0
     links: int = 0  #: number of new links
@@ -176,11 +176,11 @@ async def reparser_of(
 ) -> Reparser:
     """Return an object that parses *ledger*'s stored pages with *spider*.
 
-    If *saving* is not None, it gets the links from `url_list` callbacks immediately. Raises
+    *saving*, if it is not None, writes the links from `url_list` callbacks immediately. Raises
     `UsageError` without warcio.
     """
     hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}
-    # The spider's state is opened only to read, so callbacks' changes of the state are not written.
+    # The spider's state is opened only for reading, so changes by callbacks are not written.
     state = KeptState(spider, ledger)
     await state.open()
     check_installed()

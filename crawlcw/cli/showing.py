@@ -78,7 +78,7 @@ def show_report(report: Report, output: Output, *, settings: Settings) -> int:
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
     """Return a crawl's faults as parts of a sentence. The exit code is 3 if there is any fault.
 
-    *max_failures* is the number of pages that may fail or, as a float, their part of all pages.
+    *max_failures* is the number of pages that may fail; a float is a fraction of all pages.
     """
     rule = FINISH_RULES[report.finish_reason]
     if rule.fault:

@@ -58,7 +58,7 @@ def stopping(
 
     The third signal calls *kill* and exits the process. After the first signal, running requests
     have *grace* to finish. If *blockable* is not None, the process gets a deadline when a signal
-    comes or the block ends.
+    comes or when the block ends.
     """
     stop = _Stop(crawl, grace, kill, blockable)
     old_handlers = {
@@ -76,7 +76,7 @@ def stopping(
 
 @dataclass(slots=True, eq=False)
 class _Stop:
-    """The signal handler, which ends the crawl more strictly at each further signal."""
+    """The signal handler; each further signal ends the crawl faster."""
 
     crawl: Stoppable
     grace: timedelta
@@ -110,7 +110,7 @@ class _Stop:
         at_once: bool,
         obeyed_event: threading.Event,
     ) -> None:
-        """If the event loop is blocked, log it; after the second signal, end the process."""
+        """If the event loop is blocked, log this; after the second signal, also end the process."""
         if obeyed_event.wait(_OBEY_WITHIN_S):
             return
         location = blockable.stuck_in()

@@ -25,7 +25,7 @@ _WITHOUT_WORKER = re.compile(r"(^| )(-h|--help|--processes[ =]0)( |$)")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A worker process that waits for its arguments, and the supervisor's ends of its pipes."""
+    """A worker process that waits for its arguments, and the supervisor's ends of the pipes."""
 
     popen: "subprocess.Popen[bytes]"
     channel: socket.socket
@@ -35,7 +35,7 @@ class Process:
     def send_arguments(self, share: Mapping[str, int], *, started_at: datetime) -> None:
         """Send this process's arguments and environment to the worker.
 
-        *share* has the worker's part of each limit; *started_at* is the supervisor's start.
+        *share* has the worker's part of each limit; the supervisor started at *started_at*.
         """
         run, *rest = sys.argv[1:]
         share_options = (f"--share={name}={limit}" for name, limit in share.items())
@@ -96,7 +96,7 @@ def _pipe(parent_stack: ExitStack, child_stack: ExitStack) -> tuple[BinaryIO, Bi
 def received_arguments() -> list[str]:
     """Receive this worker's arguments and environment; exit if the supervisor has ended."""
     number = int(sys.argv[2])
-    # Read without a buffer, which could take orders that follow the arguments.
+    # Read without a buffer, because a buffer could take orders that follow the arguments.
     with os.fdopen(os.dup(number), "rb", buffering=0) as channel:
         line = channel.readline()
     if not line.endswith(b"\n"):

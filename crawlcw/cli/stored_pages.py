@@ -141,7 +141,7 @@ async def _parse_all(
 
 
 def _count_fault(record: Record, kind: str, reason: str, numbers: _ParseCounts) -> None:
-    """Count a page that has a fault, and show it if it is one of the first such pages."""
+    """Count a page with a fault, and show the page if it is one of the first with a fault."""
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _MAX_SHOWN_REASONS:
         url = printable(record.task.url, limit=400)

@@ -1,7 +1,7 @@
 """Fetch and parse one page as a crawl would, without recording the page.
 
-The commands `fetch`, `parse` and `shell` use this module. A page is fetched as in a crawl, without
-delays: the crawl's rules hold for robots.txt, redirects, private addresses, time limits and scope.
+The commands `fetch`, `parse` and `shell` use this module. A page is fetched as in a crawl, with its
+rules for robots.txt, redirects, private addresses, time limits and scope, but without delays.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class AnyPage(Spider):
 def spider_or_any(
     spider: str | None, arguments: Sequence[str], assignments: Sequence[str]
 ) -> tuple[Spider, Sequence[str]]:
-    """Return the spider that the user names, or a spider for any page; see `loading.load`."""
+    """Return the spider that the user names, or one that accepts any page; see `loading.load`."""
     if spider:
         return loading.load(spider, arguments, assignments)
     return AnyPage(start_urls=[]), assignments
@@ -220,7 +220,7 @@ async def open_trial(
     except FetchError as error:
         # The error shows the URL without its password.
         raise UsageError(f"not a URL to fetch: {error.message}") from None
-    # If the spider has start URLs, send credentials to their sites, and not to the site of *url*.
+    # If the spider has start URLs, send credentials only to their sites, not to that of *url*.
     credentials = Credentials(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )

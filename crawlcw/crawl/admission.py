@@ -1,8 +1,8 @@
 """Admit a request without a task if scope and robots.txt allow it and its host has a free slot.
 
-Hops are an attempt's further requests: for targets of redirects, for logins, or by a user's layers.
-Each hop takes a slot of its host, and waits for the host's delay and for the end of the host's
-pause after failures. Subresources of rendered pages take slots but wait for no delay.
+Hops are an attempt's further requests: for redirect targets, for logins, and those of a user's
+layers. Each hop takes a slot of its host, and waits for the host's delay and for the end of the
+host's pause after failures. Subresources of rendered pages take slots but wait for no delay.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from crawlcw.model import urls
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import WAITING, Status
 
-#: Maximum size of `_read_at`, which has the time of the last read of other workers' hosts.
+#: Maximum number of hosts in `_read_at`, which has the times of reads of other workers' hosts.
 _MAX_READ_HOSTS = 1000
 #: Seconds between two reads of a host that another worker has leased.
 _REREAD_S = 1.0
@@ -43,13 +43,13 @@ _MAX_PART_WAIT_S = 5.0
 class Admission:
     """Implements `redirects.Admission`: checks scope and robots.txt, and waits for slots of hosts.
 
-    In `crawlcw fetch`, `opening` (the part that opens hosts) is None: no request waits for a slot.
+    In `crawlcw fetch`, `opening` (which opens hosts) is None, so no request waits for a slot.
     """
 
     # `robots` and `opening` are set later, because both send requests through this object.
     robots: Robots
     opening: Opening | None = None
-    # The coordinator's methods, which poll for ready hosts and give free slots to tasks.
+    # The coordinator's methods to poll for ready hosts, and to give free slots to tasks.
     wake: Callable[[], None]
     dispatch: Callable[[], None]
 
@@ -61,7 +61,7 @@ class Admission:
         """See `redirects.Admission.admit`."""
         if attempt.purpose is Purpose.ROBOTS:
             # If an origin redirects its robots.txt, the target has the rules of the redirecting
-            # origin (RFC 9309, section 2.3.1.2), so do not check the robots.txt of the target's own
+            # origin (RFC 9309, section 2.3.1.2). So do not check the robots.txt of the target's
             # origin.
             try:
                 await self.enter(attempt, url)
@@ -105,7 +105,7 @@ class Admission:
         frontier = self.opening.frontier
         if (frontier_host := frontier.hosts.get(host)) is not None:
             return frontier_host.queue.is_full
-        # At a host of another worker, the user's limit of concurrent requests is the maximum.
+        # At a host that another worker owns, the user's limit of concurrent requests applies.
         queue = frontier.queues.unowned.get(host)
         return queue is not None and 0 < frontier.host_limit(host).concurrency <= queue.active
 
@@ -173,7 +173,7 @@ class Admission:
         return queue
 
     async def _read(self, queue: HostQueue) -> None:
-        """Read a host of another worker from the ledger, and wake the host if no worker owns it."""
+        """Read from the ledger a host of another worker, and wake the host if no worker owns it."""
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()
@@ -221,7 +221,7 @@ class Admission:
             return True
         if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
-        # Return False after a redirect, because the failed host is not the login's host.
+        # Return False after a redirect, because then the failed host is not the login's host.
         return error.hop <= 1 and await causes.blames_uplink(
             host, url, error.underlying, started_at=started_at
         )

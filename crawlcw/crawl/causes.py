@@ -2,7 +2,7 @@
 
 `Causes` reports the end of each request to the circuit breakers of `model.health`. The circuit
 breakers decide whether a host pauses (rests), slows down or is given up. A response or failure
-counts for the task's origin only if no redirect came before. A failure after a redirect counts as a
+counts for the task's origin only if no redirect led to it. A failure after a redirect counts as a
 failure of the page that redirects.
 """
 
@@ -39,20 +39,20 @@ from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
-#: A throttled page waits twice the delay of its host, but at least 1 s. So the host's other pages
-#: go first, even pages of lower priority.
+#: A throttled page waits for twice the delay of its host, and for at least 1 s. Meanwhile the
+#: host's other pages are requested, even pages of lower priority.
 _DELAYS_BEHIND = 2
 _MIN_BEHIND_S = 1.0
-#: Number of bans, by different proxies or sessions, after which a page fails.
+#: A page fails after this number of bans of different proxies or sessions.
 _MAX_BANS = 4
-#: If this many hosts remain besides the failed host, the crawl assumes that one will answer.
+#: If this number of hosts remains besides the failed host, we assume that one of them answers.
 _FEW_HOSTS = 100
 #: Seconds to wait after the request for the newest probe page before requesting the other pages.
 _FIRST_PROBE_S = 0.5
 
 
 def deferral(cause: Cause, due: datetime | None = None) -> Defer:
-    """Return a deferral of a page that did not cause its failure; *due* is the deferral's end."""
+    """Return the deferral of a page that is not the cause of its failure; it ends at *due*."""
     return Defer(f"the cause is the {cause}, not the page", due=due)
 
 
@@ -76,7 +76,7 @@ class PageAttempt(Attempt):
 class Causes:
     """Notes how requests end, and defers a page that did not cause its failure.
 
-    *sent* is the start of a request by the ledger's clock, *started_at* by the monotonic clock.
+    A request's start is *sent* by the ledger's clock, and *started_at* by the monotonic clock.
     """
 
     frontier: Frontier
@@ -103,13 +103,13 @@ class Causes:
     # --- responses
 
     def answered(self) -> None:
-        """Note that any host has sent a response with any status."""
+        """Note that some host has sent a response; its status may be an error."""
         if self._uplink.answered(now=self.frontier.clock()) and self._check_scope is not None:
             # End the uplink check, because a probe of a silent host would prolong the check.
             self._check_scope.cancel()
 
     def answered_well(self, host_name: str, url: str, *, latency: float, sent: datetime) -> None:
-        """Note a good response after *latency* seconds, which ends the failures of its host."""
+        """Note a good response after *latency* seconds; it ends the host's series of failures."""
         host, scheme = self.frontier.hosts.get(host_name), scheme_of(url)
         if host is None:
             return
@@ -131,10 +131,10 @@ class Causes:
     def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
         """Note that a task's page of *size* bytes is finished.
 
-        *probe_page* is the page's URL, or None if a request for the page cannot test the origin.
+        *probe_page* is the page's URL, or None if the page is no suitable probe page.
         """
         host = self.frontier.hosts.get(task.host)
-        # Do not count a revisit as another page of its host.
+        # Do not count a revisit, because it is not a new page of the host.
         if host is not None and task.visit is None:
             host.state.finished += 1
             host.pages += 1
@@ -158,10 +158,10 @@ class Causes:
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
         """Note a response that asks to slow down; raises `Defer` unless the page must fail.
 
-        A throttled response is 503 with Retry-After, or has a status of `throttle_statuses` (by
-        default 429). If the cause is unknown, the response does not count yet, and `Opening.probe`
-        requests a probe page. After a good response to the probe, `answered_well` lets the host
-        continue. Without a good response, `unanswered` lets the host rest.
+        A throttled response has the status 503 and Retry-After, or a status of `throttle_statuses`
+        (by default 429). If the cause is unknown, the response does not count yet, and
+        `Opening.probe` requests a probe page. After a good response to the probe, `answered_well`
+        lets the host continue. Without a good response, `unanswered` lets the host rest.
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
@@ -207,7 +207,7 @@ class Causes:
                 self._throttled(fault.throttled, host_name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
-        """Note that a site banned *proxy* at the page of *task*; return whether the page must fail.
+        """Note that a site banned *proxy* for *task*'s page; return whether the page must fail.
 
         If the page does not fail, another proxy or session must request the page.
         """
@@ -219,7 +219,7 @@ class Causes:
             max_bans = min(max_bans, len(pool))
         count, host = self._bans.get(task.id, 0) + 1, urls.parse(task.url).raw_host or ""
         if count >= max_bans:
-            # If one page bans all proxies, the page is the cause, not the proxies.
+            # If all proxies are banned at one page, the page is the cause, not the proxies.
             self._bans.pop(task.id, None)
             self.proxies.unban(host)
             return True
@@ -246,7 +246,7 @@ class Causes:
             raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
             return
-        # If the host is not the cause of a page's failure, an outage may defer the page one time.
+        # If a page's failure is no failure of its host, an outage may defer the page one time.
         page = None if error.reason in HOST_FAILURES else task.id
         deferred = await self.unanswered(
             task.host, task.url, error, sent=attempt.sent, started_at=attempt.started_at, page=page
@@ -286,8 +286,8 @@ class Causes:
     ) -> bool:
         """Note a failed request to an origin; return whether our own uplink is the cause.
 
-        Waits for a check of the uplink if no host answers. *page* is the id of the task if an
-        outage may defer the page one time, or None.
+        Waits for a check of the uplink if no host answers. If an outage may defer the page one
+        time, *page* is the id of the task, otherwise None.
         """
         while True:
             now = self.frontier.clock()
@@ -310,7 +310,7 @@ class Causes:
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, host_name: str, url: str, error: FetchError) -> bool:
-        """Return whether the failed port is closed, and no origin of this crawl ever answered."""
+        """Return whether the port is closed, and no origin of this crawl ever answered."""
         host = self.frontier.hosts.get(host_name)
         if not error.port_closed or host is None or not self.frontier.is_seeded:
             return False
@@ -336,8 +336,8 @@ class Causes:
     ) -> Defer:
         """Note a failure of an origin, and return the deferral of the page that failed.
 
-        *refused* is the id of the throttled page, or None. With *in_haste* the host's rest after
-        the failure is short.
+        *refused* is the id of the page if it was throttled, or None. If *in_haste*, the host's rest
+        after the failure is short.
         """
         reason, scheme = error.underlying, scheme_of(url)
         host = self.frontier.hosts.get(host_name)
@@ -366,7 +366,7 @@ class Causes:
         description = failure_text(reason, status=error.status, retry_after=error.retry_after)
         rests_until = host.state.resting_until(scheme, now=now)
         if rests_until is not None and origin.given_up is None:
-            # Only the failed origin's tasks leave the queue; the host's other scheme continues.
+            # Only the failed origin's tasks leave the queue; the host's other origin continues.
             self._defer_origin(host, scheme, due=rests_until)
             self.rests.note(f"{scheme}://{host_name}", rest_end=rests_until, cause=description)
             return _defer_behind_others(host, rests_until)
@@ -456,7 +456,7 @@ class Causes:
             self._notify_check_done()
 
     async def uplink_known(self) -> None:
-        """Wait until the uplink works, or until a long outage makes failures count again."""
+        """Wait until the uplink works, or until failures count again because of a long outage."""
         while self._uplink.is_blocked:
             await self._check_done.wait()
 
@@ -478,7 +478,7 @@ class Causes:
             self._check_scope = probe_requests.cancel_scope
 
             async def ask(host_name: str, url: str) -> None:
-                # Note the probe, because the host's next request must come one delay later.
+                # Note the probe, because the host's next request must come one delay after it.
                 self.frontier.note_request(host_name, sent_at=self.frontier.clock())
                 try:
                     await self.request_probe(url)
@@ -504,6 +504,6 @@ class Causes:
 
 
 def _defer_behind_others(host: FrontierHost, rests_until: datetime) -> Defer:
-    """Defer a page for longer than *rests_until*, so that the host's other pages go first."""
+    """Defer a page until after *rests_until*, so that the host's other pages go first."""
     extra_s = max(_MIN_BEHIND_S, _DELAYS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rests_until + timedelta(seconds=extra_s))

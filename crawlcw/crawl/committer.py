@@ -71,8 +71,8 @@ class TaskAdder:
     ledger: Ledger
     stats: Stats
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
-    max_depth: int | None  #: the crawl's maximum depth; earlier crawls may have had a smaller one
-    #: Functions that write changes of sessions and of the spider's state, before tasks are added.
+    max_depth: int | None  #: the crawl's maximum depth; an earlier crawl's may have been smaller
+    #: Functions to call before tasks are added; they write changes of sessions and of the state.
     writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
     run_started_at: datetime | None = None  #: start of this run; None if unknown
     known_ids: SeenFilter = field(default_factory=SeenFilter)  #: ids of tasks in the ledger
@@ -105,7 +105,7 @@ class TaskAdder:
             return 0
         new = await self.put(fresh)
         self.stats.links_added += new
-        # Wake the hosts of known tasks too, because the process that added such a task may have
+        # Wake the hosts of known tasks too, because the process that added a known task may have
         # died before it woke the host.
         await self.announce(fresh.values())
         self.known_ids.add(fresh)
@@ -133,7 +133,7 @@ class TaskAdder:
             changed_tasks = [task for task in due if isinstance(task, ChangedTask)]
             if changed_tasks and (run_started_at := self.run_started_at) is not None:
                 # Do not reopen pages that this run has crawled. Otherwise two sitemaps that give
-                # each other a date in the future would reopen each other for ever.
+                # each other a modification date in the future would reopen each other for ever.
                 changed_tasks = [task.capped_at(run_started_at) for task in changed_tasks]
                 due_count += await self.ledger.tasks.reopen_changed(changed_tasks)
         return due_count

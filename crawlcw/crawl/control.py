@@ -60,7 +60,7 @@ class Control:
         )
 
     def stops(self, started_at: datetime) -> bool:
-        """Return whether a crawl that began at *started_at* must end."""
+        """Return whether an order to stop applies to a crawl that began at *started_at*."""
         return self.stopped is not None and started_at <= self.stopped
 
     def applied(self, settings: Settings) -> Settings:
@@ -74,7 +74,7 @@ class Control:
 
 
 def check(settings: Mapping[str, str]) -> None:
-    """Raise `SettingsError` for settings that no running crawl can apply, or that are invalid."""
+    """Raise `SettingsError` for invalid settings, and for those that no running crawl can apply."""
     for name in settings:
         if name in ADJUSTABLE:
             continue
@@ -114,7 +114,7 @@ def secure_descriptors(concurrency: int) -> None:
     If the limit on open files is too low, pages and the ledger's connections wait for descriptors.
     Raises `SettingsError` if the system does not allow the higher limit on open files.
     """
-    # Double the number of descriptors, because idle connections and the spider's files need some.
+    # Double the number of descriptors, because idle connections and the spider's files need more.
     needed = 2 * (concurrency + _OTHER_DESCRIPTORS)
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit >= needed:

@@ -54,12 +54,12 @@ _SWEEP_AFTER_S = 0.8
 _GRACE_PAUSE_S = 1.0
 #: A crawl counts as waiting if it has had no request in progress for this number of seconds.
 _WAITING_AFTER_S = 1.0
-#: Minimum seconds between two polls for each host, if the process has `_MANY_HOSTS` or more.
+#: Minimum pause between two polls: these seconds for each host, from `_MANY_HOSTS` hosts on.
 _PAUSE_PER_HOST_S = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the poll of host leases may wait for a free fetcher.
 _BUSY_PAUSE_S = 1.0
-#: Seconds without a host after which a worker tells other workers that it needs hosts.
+#: A worker that has had no host for these seconds tells other workers that it needs hosts.
 _IDLE_AFTER_S = 0.1
 
 
@@ -75,7 +75,7 @@ class Coordinator:
         state: KeptState,
         end: End,
     ) -> None:
-        """Coordinate the process of *session*; *end* is `Ending.end`, which ends the crawl."""
+        """Coordinate the process of *session*; *end* (`Ending.end`) ends the crawl."""
         self.frontier = frontier = opening.frontier
         self.host_leaser = HostLeaser(session, frontier, settings)
         self.internal_errors = InternalErrors(session, end=end)
@@ -89,7 +89,7 @@ class Coordinator:
         self._queues = frontier.queues
         self._opening = opening
         self._poll_wanted = frontier.poll_wanted
-        #: Leases that use a slot of their host, by the ids and fences of their tasks.
+        #: Leases that use a slot of their host, as pairs of a task's id and its fence.
         self._slot_users: set[tuple[bytes, int]] = set()
         limits = [
             (FinishReason.MAX_PAGES, "pages", settings.max_pages),
@@ -118,7 +118,7 @@ class Coordinator:
 
     async def _fill_queue(self, background: anyio.abc.TaskGroup) -> FinishReason:
         while True:
-            # Clear the event before the poll, so that a change during the poll ends the next wait.
+            # Clear the event before the poll, so that a change during the poll sets it again.
             self._poll_wanted.clear()
             self.dispatch()
             if self._is_stopping:
@@ -172,7 +172,7 @@ class Coordinator:
             if task.host in self.frontier.hosts:
                 own_hosts.add(task.host)
             if task.host not in leased_hosts and task.due is not None:
-                # A priority counts as seconds of waiting, so it makes the host ready earlier.
+                # A priority counts as seconds of waiting, and makes the host ready earlier.
                 earlier = timedelta(seconds=max(0, bonus(task.priority)))
                 due = now - earlier if task.due <= now else task.due
                 dues[task.host] = min(due, dues.get(task.host, due))
@@ -230,7 +230,7 @@ class Coordinator:
         self._poll_wanted.set()
 
     def _queue_or_release(self, lease: Lease) -> None:
-        """Queue a task until its host may get a request; release a task whose host may get none."""
+        """Queue a task until its host may get a request; release it if its host may not get one."""
         task, frontier = lease.task, self.frontier
         host = frontier.hosts.get(task.host)
         if host is None or host.phase is Phase.LEAVING:
@@ -238,8 +238,8 @@ class Coordinator:
             return
         obstacle = host.obstacle(task)
         if obstacle is None:
-            # If the host is not open, the task is released. The next read of the host's tasks opens
-            # the host.
+            # If the host is not open yet, the task is released. The next read of the host's tasks
+            # opens the host.
             if host.is_open and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
                 return
@@ -254,7 +254,7 @@ class Coordinator:
 
     def forget_lost(self, task_ids: set[bytes]) -> None:
         """Forget the queued tasks whose leases this process has lost."""
-        # Leases in `pending.to_release` may stay, because the release of a lost lease does nothing.
+        # Lost leases may stay in `pending.to_release`, because their release does nothing.
         self._queues.withdraw(is_unwanted=lambda lease: lease.task.id in task_ids)
 
     def idle_reason(self) -> IdleReason | None:
@@ -305,7 +305,7 @@ class Coordinator:
         self.dispatch()
 
     def _free_capacity(self) -> int:
-        """Return how many more tasks to claim: two for each fetcher, and more for slow hosts."""
+        """Return how many more tasks to claim: two for each fetcher, some for each slow host."""
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
         slow_host_tasks = min(_SLOW_HOST_TASKS, size) * len(self.frontier.hosts)
@@ -317,7 +317,7 @@ class Coordinator:
 
     async def _poll(self, background: anyio.abc.TaskGroup) -> bool:
         """Release tasks, lease hosts, and claim tasks; return whether the ledger is drained."""
-        # Release tasks before their hosts, because a host's next owner does not find leased tasks.
+        # Release tasks before their hosts, because a host's next owner finds no leased tasks.
         frontier = self.frontier
         if frontier.pending.to_release:
             await self._release(frontier.pending.take_to_release())
@@ -361,9 +361,9 @@ class Coordinator:
         hosts = heapq.nsmallest(_HOSTS_PER_QUERY, low_hosts, key=_feeding_order)
         batch_size_by_host = dict[str, int]()
         for host in hosts:
-            # Clear the flag before the read, because a task that is added during the read sets it.
+            # Clear the flag before the read, because a task that is added meanwhile sets the flag.
             host.poll(is_stale=False)
-            # Read tasks for at most two requests in each slot, because other hosts need tasks too.
+            # Read at most two tasks for each slot, because other hosts need tasks too.
             batches = 1 if host.queue.delay else 2 * host.queue.slots or _MIN_CLAIM
             task_count = min(
                 free_capacity, self._queues.free_capacity(host.name), max(share, batches)
@@ -383,8 +383,8 @@ class Coordinator:
         for host in sorted(hosts, key=_feeding_order):
             tasks = tasks_by_host[host.name]
             if host.borrowed_loan is not None:
-                # The host's owner claims the first half of the tasks, and all its borrowers claim
-                # from the second half.
+                # The host's owner claims from the first half of the tasks, and its borrowers from
+                # the second half, so that they rarely claim the same tasks.
                 tasks = tasks[len(tasks) // 2 :]
                 random.shuffle(tasks)
             claimable_tasks = self._claimable(host, tasks, background)
@@ -407,8 +407,8 @@ class Coordinator:
     ) -> list[Task]:
         """Return the tasks to claim at a host; if the host is new, start to open the host.
 
-        Until a host is open, only tasks that need no request are claimed. The lease of any other
-        task could expire while the task waits for the host.
+        Until a host is open, only tasks that need no request are claimed. If a task needs a
+        request, its lease could expire while the task waits for the host.
         """
         # The ledger lists a task of this process again if the lease expired during a stall.
         tasks = [task for task in tasks if task.id not in self._task_leases]
@@ -426,7 +426,7 @@ class Coordinator:
 
     async def _claim(self, tasks: list[Task]) -> None:
         # Read the clock here, because the query for tasks may have waited for the ledger. After a
-        # short outage no lease has expired, so claims need not wait.
+        # short outage no lease has expired, so the claim need not wait.
         now = self._ledger.now()
         outage_start = self._session.retry.grace_start(now)
         if outage_start is not None and now - outage_start >= self._settings.lease / 2:
@@ -469,12 +469,12 @@ class Coordinator:
                 )
 
     async def _drained(self) -> bool:
-        """Return whether all work of this process and the ledger is done; if not, poll later."""
+        """Return whether all work of this process and the ledger is done; else plan a poll."""
         # Background work on a host, such as a request for robots.txt, counts as work.
         has_work = bool(self._task_leases) or any(
             host.is_busy for host in self.frontier.hosts.values()
         )
-        # If all leased hosts have a page in progress and no task waits, free fetchers lack a host.
+        # If all leased hosts have a page in progress and no task waits, free fetchers need a host.
         under_way, leased = self._task_leases.count_by_host.keys(), self.frontier.leased.keys()
         lacks_hosts = leased <= under_way and not self._queues.waiting_count
         if has_work:
@@ -489,8 +489,8 @@ class Coordinator:
         if self._poll_wanted.is_set():
             return False  # work arrived while the query ran
 
-        # A task has a due time until its outcome is committed, and the task's links are written
-        # before the commit. So the ledger is drained if no task has a due time.
+        # A task keeps a due time until its outcome is committed, and its links are written before
+        # the commit. So the ledger is drained if no task has a due time.
         if next_due is None and self.frontier.is_seeded and not has_work:
             return True
         await self.internal_errors.end_if_only_these_remain()
@@ -500,7 +500,7 @@ class Coordinator:
         self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_AFTER_S)
         if idle_s >= _SWEEP_AFTER_S:
             if others_work:
-                # Other processes own the hosts with due tasks, or this process may own no more.
+                # Other processes own the hosts with due tasks, or this one has its maximum number.
                 wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             is_waiting = not (has_work or self.frontier.leased)
@@ -526,7 +526,7 @@ class Coordinator:
         if next_due is None:
             return IdleReason(start=True)
         workers, _ = await self._session.neighbours()
-        # A due time in less than a lease's length is probably the end of another worker's lease.
+        # A due time that is nearer than the length of a lease is probably the end of a lease.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
             return IdleReason(others_have_tasks=True)
         return IdleReason(ends_at=wakes_at)
@@ -536,7 +536,7 @@ class Coordinator:
         is_idle = self.pool.has_idle_workers()
         self._lease_poll_at = self.host_leaser.next_poll(idle=is_idle)
         # If all fetchers are busy, the next free fetcher wakes the coordinator. An earlier poll
-        # could release a host that is free for a request now.
+        # could release a host that may get a request now.
         next_poll_at = self._lease_poll_at + (0 if is_idle else _BUSY_PAUSE_S)
         if self._is_low():
             next_poll_at = min(next_poll_at, self._ledger_poll_at, self.frontier.low_hosts()[1])
@@ -544,9 +544,9 @@ class Coordinator:
 
 
 def _feeding_order(host: FrontierHost) -> tuple[bool, float]:
-    """Return the sort key by which hosts get new tasks: hosts with a delay first.
+    """Return the key that sorts hosts for new tasks: hosts with a delay come first.
 
-    Hosts without a delay follow, sorted by the time of their last claim. Each point of a host's
-    priority, from -10 to 10, makes this time one second earlier.
+    Hosts without a delay follow, sorted by the time of their last claim. The key subtracts the
+    host's priority in seconds, from -10 to 10, from this time.
     """
     return not host.queue.delay, host.last_claimed_at - bonus(host.priority)

@@ -54,7 +54,7 @@ class Ending:
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Function that stops the coordinator, so that no new task starts.
         self.on_stop: Callable[[], None] = lambda: None
-        #: Function to call with the grace period (0 to end at once) when the crawl begins to end.
+        #: Called when the crawl begins to end, with the grace period (0 to end at once).
         self.on_end: Callable[[timedelta], None] = lambda _: None
         self._retry = retry
         self._grace = grace
@@ -69,7 +69,7 @@ class Ending:
         self.early_end: EarlyEnd | None = None
 
     def stop(self) -> None:
-        """End the crawl for the user; pages in progress have the grace period to finish."""
+        """End the crawl by order of the user; pages in progress have the grace period to finish."""
         grace, log_fields = format_duration(self._grace), {"event": "stopping"}
         logger.debug("stopping: current requests have up to %s to finish", grace, extra=log_fields)
         self._begin()
@@ -95,7 +95,7 @@ class Ending:
         self.on_stop()
 
     def _ends_within_grace(self) -> float:
-        """Return when the spider's code must have ended."""
+        """Return the time by which the spider's code must have ended."""
         grace = timedelta(0) if self.ends_at_once else self._grace
         self._ends_at = min(self._ends_at, anyio.current_time() + grace.total_seconds())
         self.on_end(grace)
@@ -106,7 +106,7 @@ class Ending:
         self.end(FinishReason.STOPPED_BY_SPIDER, why)
 
     def why(self, reason: FinishReason) -> EarlyEnd:
-        """Return why the crawl has ended; *reason* is why the coordinator has ended."""
+        """Return why the crawl has ended; *reason* is the coordinator's finish reason."""
         if self.ends_at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
         return self.early_end or EarlyEnd(reason=reason, detail="")
@@ -120,7 +120,7 @@ class Ending:
     def limit_closed(self) -> Iterator[None]:
         """Limit the time of the spider's `closed`, which runs in the `with` block.
 
-        The grace period, or an order to stop at once, cancels `closed`.
+        The end of the grace period cancels `closed`, and so does an order to stop at once.
 
         `closed` gets `LAST_WORDS` even if the pages in progress have used up the grace period.
         """
@@ -158,7 +158,7 @@ class Parts:
     bodies: Bodies | None  #: stores pages; None if the crawl stores no pages
     meter: Meter | None  #: measures times; None if the crawl is not measured
     rests: Rests
-    #: Functions that run beside the crawl; each ends when the crawl ends, or earlier.
+    #: Functions that run during the crawl; each ends with the crawl or earlier.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
@@ -205,10 +205,10 @@ class Crawl:
         return meter.measures(self.stats, leased_tasks=self.leased_count, resting_hosts=resting)
 
     def share_run(self, earliest_end: datetime) -> None:
-        """Join the last run of the crawl, unless that run ended before *earliest_end*.
+        """Make this crawl a part of the last run, unless that run ended before *earliest_end*.
 
-        The workers of one supervisor share a run: a worker that starts late may find the ledger
-        drained.
+        All workers of one supervisor share a run, also a worker that starts late and finds the
+        ledger drained.
         """
         self._parts.seeder.run_start.earliest_end = earliest_end
 
@@ -221,13 +221,13 @@ class Crawl:
         self._ending.stop_now()
 
     def on_end(self, call: Callable[[timedelta], None]) -> None:
-        """Call *call* with the grace period when the crawl starts to end (0 if it ends at once)."""
+        """When the crawl begins to end, call *call* with the grace period (0: end at once)."""
         self._ending.on_end = call
 
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
         """Release all tasks in another thread, because `run` is blocked and cannot release them.
 
-        *ledger* belongs to that thread. *at_once* is true if the user has ordered an end at once.
+        *ledger* belongs to that thread. *at_once* is true if the user ordered an immediate end.
         """
         self._ending.ends_at_once |= at_once
         self._released += await self._session.abandon(ledger)
@@ -240,9 +240,9 @@ class Crawl:
     async def run(self) -> Report:
         """Crawl until no work remains, or until `stop`.
 
-        Raises `LedgerUnavailableError` if the ledger stays away longer than `ledger_give_up`, and
-        `SpiderError` if `start`, `opened` or `closed` raises. All leases are released before `run`
-        raises.
+        Raises `LedgerUnavailableError` if the ledger is unavailable longer than `ledger_give_up`.
+        Raises `SpiderError` if `start`, `opened` or `closed` raises an error. All leases are
+        released before `run` raises.
         """
         bodies = self._parts.bodies or nullcontext()
         render = aclosing(self._parts.render)
@@ -263,7 +263,7 @@ class Crawl:
             await self._leave()
         queries, in_time = self._session.ledger.queries, self._session.retry.read_for_report
         report = self._report(await in_time(queries.counts), await in_time(queries.reasons))
-        # Do not call `closed` after a cancelled `opened`: `closed` may need values of `opened`.
+        # If `opened` was cancelled, do not call `closed`, which may need values of `opened`.
         if not opening.cancelled_caught:
             with (
                 self._ending.limit_closed(),
@@ -342,8 +342,8 @@ class Crawl:
         self._released += await self._parts.coordinator.release_undispatched()
 
     async def _leave(self) -> None:
-        """Release the remaining leases and remove this worker from the list, even if cancelled."""
-        # The shield against cancellation has a time limit, because the leases expire anyway.
+        """Release the last leases and remove this worker from the ledger, even if cancelled."""
+        # The protection against cancellation has a time limit, because the leases expire anyway.
         coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):

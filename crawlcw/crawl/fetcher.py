@@ -1,7 +1,7 @@
 """Fetch the page of a leased task, and pass the result to the committer.
 
 A failure of a page never ends a fetcher, because `Outcomes` turns the failure into an outcome of
-that page. After a bug in crawlcw the page is requeued, see `InternalErrors`.
+that page. A page that meets a bug in crawlcw is requeued, see `InternalErrors`.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Fetcher:
         """Fetch one task after another until cancelled."""
         task_leases, quarantine = self.session.leases, self._quarantine
         while True:
-            # One cancel scope serves many pages, until the loss of a lease cancels the scope.
+            # Use one cancel scope for many pages, until the loss of a lease cancels the scope.
             with anyio.CancelScope() as lease_scope:
                 while not lease_scope.cancel_called:
                     lease = await self.coordinator.pool.get()
@@ -76,8 +76,8 @@ class Fetcher:
                         try:
                             result = await self._work(lease)
                             if result is not None:
-                                # Wait for room in the queue here, because `note_done` lets the
-                                # coordinator send the next page to a fetcher.
+                                # Wait for room in the queue before `note_done`, because `note_done`
+                                # lets the coordinator send the next page to a fetcher.
                                 await results.put(result)
                                 self.session.stats.count_unwritten(result.settlements)
                         except BaseException:
@@ -94,7 +94,7 @@ class Fetcher:
                         # The committer owns the outcome and the state changes from now on.
                         if quarantine.quarantined_lease is lease:
                             # Wait for the commit before other pages start. Before the commit, a
-                            # crash by another page would be counted as one by the quarantined page.
+                            # crash by another page would count as a crash by the quarantined page.
                             await task_leases.wait_for_end(lease)
                     finally:
                         quarantine.leave(lease)
@@ -170,7 +170,7 @@ class Fetcher:
         """Return the result of a page's response; raises the failure if there is no response."""
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
-        # Measure the latency before parsing, because the host does not cause stalls in parsing.
+        # Measure the latency before parsing, because the host causes no stalls of the parser.
         stalled_s = outcomes.watchdog.stall_since(attempt.started_at)
         first_response = attempt.redirects[0] if attempt.redirects else response
         attempt.latency = first_response.elapsed.total_seconds() - stalled_s
@@ -221,11 +221,11 @@ class Fetcher:
             and self.outcomes.settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
-            # Ask for a 304 only if the page is not rendered and its body need not be stored,
-            # because a 304 has no body.
+            # A 304 has no body. So ask for a 304 only if the page is not rendered and its body need
+            # not be stored.
             request = conditional(request, visit)
             attempt.is_conditional = request is not attempt.request
-        # Count the host's delay from the attempt's start, because a busy loop may delay this code.
+        # The host's delay begins at the attempt's start, because a busy loop may delay this code.
         frontier.note_request(task.host, sent_at=attempt.started_at)
         instruments = self.outcomes.instruments
         try:

@@ -104,7 +104,7 @@ def command(
 
 
 def _is_bare(name: str) -> bool:
-    """Return whether *name* can name a use case, and is not a file or module of a spider."""
+    """Return whether *name* may be the name of a use case, not a file or module of a spider."""
     try:
         keys.use_case(name)
     except UsageError:

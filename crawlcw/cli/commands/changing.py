@@ -56,7 +56,7 @@ class Choice:
         return bool(self.keys or self.selection or self.everything)
 
     def check(self) -> None:
-        """Raise `UsageError` unless the user chose tasks by one of keys, options and `--all`."""
+        """Raise `UsageError` unless the user gave exactly one of keys, options and `--all`."""
         if sum([bool(self.keys), bool(self.selection), bool(self.everything)]) != 1:
             raise UsageError(
                 "choose the tasks: either KEYs, or --host, --url-prefix, --callback, --reason, "
@@ -64,7 +64,7 @@ class Choice:
             )
 
     def confirm(self, question: str) -> None:
-        """Ask for confirmation if there are no keys; `{}` in *question* becomes the tasks."""
+        """Ask for confirmation if there are no keys; a text replaces `{}` in *question*."""
         if not self.keys and not self.dry_run:
             task_text = f"{self.subject.name}{self.selection.condition}"
             confirm(question.format(task_text), yes=self.yes)
@@ -92,7 +92,7 @@ class Choice:
             )
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
-        """Change or count the chosen tasks; print, for example, `7 deleted` by *participle*."""
+        """Change or count the chosen tasks; print number and *participle*, such as `7 deleted`."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
         self.print_count(
@@ -166,9 +166,9 @@ async def _orphaned_count(ledger: Ledger, task_filter: TaskFilter) -> int:
 async def ignore(choice: Choice) -> None:
     """Withdraw waiting tasks of NAME, a use case or a spider.
 
-    KEY is a task's key, or its URL in a crawl. Tasks must match all given options.
-    Finished tasks and tasks that a worker has leased do not change. `crawlcw reset` brings
-    withdrawn tasks back.
+    KEY is the key of a task, or the URL of a page. Tasks must match all given options. The command
+    changes no finished task, and no task that a worker has leased. `crawlcw reset` brings withdrawn
+    tasks back.
     """
     choice.check()
     choice.confirm("Withdraw all waiting tasks of {}?")
@@ -183,9 +183,9 @@ async def ignore(choice: Choice) -> None:
 async def purge(choice: Choice) -> None:
     """Delete tasks of NAME and the items of these tasks. No command restores them.
 
-    NAME is a use case or a spider. KEY is a task's key, or its URL in a crawl. Tasks must match all
-    given options. The command does not delete tasks that a worker has leased. A crawl adds a
-    deleted page again if it finds a link to the page; the next run adds the start URLs. `crawlcw
+    NAME is a use case or a spider. KEY is the key of a task, or the URL of a page. Tasks must match
+    all options. The command does not delete tasks that a worker has leased. A crawl adds a deleted
+    page again if it finds a link to the page. The next run also adds the start URLs again. `crawlcw
     drop` deletes everything.
     """
     choice.check()
@@ -209,9 +209,9 @@ async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
 @click.option("--state", is_flag=True, help="Forget the `self.state` of a spider.")
 @click.option("--stage", metavar="S", help="Stage of a use case in which the tasks start again.")
 async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | None) -> None:
-    """Set tasks of NAME, a use case or a spider, to todo as if they were never tried.
+    """Set tasks of NAME (a use case or a spider) to todo, as if they were never tried.
 
-    KEY is a task's key, or its URL in a crawl. Tasks must match all given options. Tasks that a
+    KEY is the key of a task, or the URL of a page. Tasks must match all given options. Tasks that a
     worker has leased do not change. A task of a use case keeps its data and its stage, unless
     --stage names a new stage. For use cases, --host means the stage.
     """
@@ -299,7 +299,7 @@ async def recrawl(
     as_json: bool,
     yes: bool,
 ) -> None:
-    """Let the next run visit all finished pages of SPIDER (or the pages of the URLs) again.
+    """Let the next run visit all finished pages of SPIDER (or the pages of given URLs) again.
 
     The crawl sends conditional requests (If-None-Match), so it parses only pages that changed after
     the last visit. It replaces the items of these pages. `crawlcw reset SPIDER --all` lets it parse
@@ -340,7 +340,7 @@ async def recrawl(
 def _print_reopened(
     count: Count, noun: str, participle: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Print that *count* tasks will be tried (or another *participle*) again by spider *run*."""
+    """Print how many tasks will be tried again; *participle* may replace the word `tried`."""
     run_note = ""
     if run and count.number and not dry_run:
         run_note = f" by {run_command(run) or 'the next run'}"

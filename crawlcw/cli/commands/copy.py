@@ -31,7 +31,7 @@ def command(
     The command copies tasks, items, hosts and notes between any of SQLite, MongoDB and PostgreSQL,
     and compares the copy with the original. The command copies nothing if workers are at work on
     NAME (`crawlcw stop NAME --wait` ends them), or if the target has tasks of NAME. If an earlier
-    copy was interrupted, the command first deletes its data from the target. Files of `keep_bodies`
+    copy was interrupted, the command first deletes the data of that copy. Files of `keep_bodies`
     and `save_to` are not copied, so both ledgers refer to the same files.
     """
     logs.set_up(log_level or "info")

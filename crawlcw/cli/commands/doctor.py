@@ -26,7 +26,7 @@ from crawlcw.ledger_opening import open_for_inspection
     "--examples",
     minimum=0,
     default=5,
-    about="Maximum number of findings shown of each kind; all findings are counted.",
+    about="Maximum number of findings to show for each kind; all findings are counted.",
 )
 @options.json_option
 async def command(
@@ -34,13 +34,13 @@ async def command(
 ) -> int:
     """Check the invariants of the ledger of SPIDER.
 
-    The command checks all tasks, hosts, workers and the store itself, also while a crawl runs. The
-    exit code is 1 if the command leaves a violation unrepaired. Notes are not violations. SPIDER
-    names a spider as in `crawlcw run`, or a use case.
+    The command checks all tasks, hosts, workers and the store itself. It may run during a crawl.
+    The exit code is 1 if the command leaves a violation unrepaired. Notes are not violations.
+    SPIDER names a spider as in `crawlcw run`, or a use case.
 
     With --ready the command reads no task, and only checks that a crawl could use the ledger. The
     exit code is 0 if a crawl could use the ledger, 69 if the ledger cannot be reached, and 78 if
-    the ledger does not accept writes. On MongoDB --ready also accepts a ledger that does not exist
+    the ledger does not accept writes. On MongoDB, --ready also accepts a ledger that does not exist
     yet.
     """
     if ready and repair:
@@ -109,7 +109,7 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 
 
 def _in_order(report: Report) -> list[Finding]:
-    """Return the violations, followed by the notes, with the most frequent findings first."""
+    """Return the violations and then the notes; in both lists the most frequent comes first."""
     return sorted(
         report.findings.values(),
         key=lambda finding: (finding.is_note, -finding.count, finding.kind),

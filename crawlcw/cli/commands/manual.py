@@ -61,7 +61,7 @@ def _laid_out(manual_page: Page) -> str:
 
 
 def _command(link: re.Match[str]) -> str:
-    """Return the text of a link, with the command that shows the linked page."""
+    """Return the text of a link, followed by the command that shows the linked page."""
     text, name = link.groups()
     return text if name is None else f"{text} (`crawlcw guide {name}`)"
 
@@ -72,7 +72,7 @@ def settings(*, as_json: bool) -> None:
     """List every setting with its default, unit and purpose.
 
     Set a setting in the spider's class, in [tool.crawlcw] of pyproject.toml, in the environment
-    variable CRAWLCW_NAME, or by -s NAME=VALUE. The last of these that sets the setting wins.
+    variable CRAWLCW_NAME, or by -s NAME=VALUE. If several places set the setting, the last wins.
     """
     from crawlcw.api.settings import described  # slow to import, and not needed by `guide`
 

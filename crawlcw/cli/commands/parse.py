@@ -65,7 +65,7 @@ def command(
     new links wait for the next run. A page keeps its items if the page cannot be read, or if its
     callback raises.
 
-    The exit code is 3 if there is no response, if no callback gets the response's status, if the
+    The exit code is 3 if there is no response, if no callback accepts the response's status, if the
     callback raises, or if a stored page is unreadable.
     """
     if stored:

@@ -16,7 +16,7 @@ from crawlcw.feeds import forms
 from crawlcw.feeds.target import BUILT_IN
 from crawlcw.model.sanitize import printable
 
-#: The function that loads and checks an extension, by the group of the extension.
+#: Map from a group of extensions to the function that loads and checks such an extension.
 _LOADER_BY_GROUP: dict[str, Callable[[str], Any]] = {
     extensions.COMMANDS: main.installed_command,
     extensions.FEEDS: forms.writer_class,

@@ -101,10 +101,10 @@ def command(
     The crawl runs in a worker process. The command restarts a crashed worker, and ignores a page
     that crashes workers repeatedly. It waits 1 s before the first restart, and doubles the wait
     before each next restart. After five crashes in a row, the command does not restart the worker.
-    If a worker finishes a page or runs a quarantined page, the number of crashes and the wait start
-    again. With --processes 0 no process restarts the crawl after a crash. With several workers the
-    exit code is the worst code of a worker, in this order from good to bad: 0, 130, 3, 2, 69, 78,
-    70.
+    If a worker finishes a page or runs a quarantined page, the command counts crashes from 0 again,
+    and the wait begins at 1 s again. With --processes 0 no process restarts the crawl after a
+    crash. With several workers the exit code is the worst code of a worker, in this order from good
+    to bad: 0, 130, 3, 2, 69, 78, 70.
 
     The exit code is 3 if the crawl has ended with a fault. These are faults: no finished page, a
     given-up host, more given-up pages than max_failures allows, a broken callback, no successful

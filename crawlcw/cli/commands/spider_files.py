@@ -260,6 +260,6 @@ def listing(*, as_json: bool) -> None:
 
 
 def _about(spider_class: type) -> str:
-    """Return the first line of the docstring of the class or, if it has none, of its module."""
+    """Return the first line of the class's docstring, or else of its module's docstring."""
     docstring = spider_class.__doc__ or getattr(inspect.getmodule(spider_class), "__doc__", None)
     return (docstring or "").strip().partition("\n")[0]

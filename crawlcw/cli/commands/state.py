@@ -14,8 +14,8 @@ from crawlcw.model.sanitize import printable
 async def command(subject: Subject, *, names: tuple[str, ...], as_json: bool) -> None:
     """Show the values in `self.state` of SPIDER as JSON: the values of each NAME, or all values.
 
-    If a crash interrupted a page, the values may already include the page's changes, although the
-    page will run again. `crawlcw reset SPIDER --state` deletes the state.
+    If a crash interrupted a page, the values may already include changes by the page's callback,
+    although the page will be tried again. `crawlcw reset SPIDER --state` deletes the state.
     """
     async with subject.opened() as ledger:
         state_values = spider_state.visible_values(await ledger.spider_state.read())

@@ -105,7 +105,7 @@ async def set_(
 
 
 def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
-    """Return the new value of each setting, or None for a setting to reset."""
+    """Return the new value of each setting; the value None resets a setting."""
     changes = {name: value or None for name, value in options.pairs(assignments).items()}
     check_changes(changes)
     return changes
@@ -155,7 +155,7 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
 
 
 async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
-    """Wait until all workers that started before *stopped_at* end; return how many still run."""
+    """Wait for the end of workers that started before *stopped_at*; return how many still run."""
     with anyio.move_on_after(limit.total_seconds()):
         while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # poll the ledger
             await anyio.sleep(_POLL_EVERY)
@@ -163,13 +163,13 @@ async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) 
 
 
 async def _record_control(ledger: Ledger, control: Mapping[str, Any]) -> int:
-    """Record *control* for the crawls of a ledger; return the number of live workers."""
+    """Record an order (*control*) to the crawls of a ledger; return the number of live workers."""
     await ledger.notes.set_control(control)
     return await _at_work(ledger)
 
 
 async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int:
-    """Return the number of live workers; *started_by* excludes workers that started later."""
+    """Return the number of live workers, without workers that started after *started_by*."""
     now = ledger.now()
     return sum(
         not is_dead(worker)
@@ -180,7 +180,7 @@ async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int
 
 
 def _follow_note(workers: int) -> str:
-    """Return a text with the number of workers that will follow a change, and the maximum time."""
+    """Return a text that says how many workers will follow a change, and within which time."""
     if not workers:
         return "no worker is at work"
     follow = "follows" if workers == 1 else "follow"

@@ -110,7 +110,7 @@ class _Row:
     status: str
     key: str
     origin: str  #: the request of a page, or the stage of a use case's task
-    note: str  #: the task's reason and last error, or its worker, or empty
+    note: str  #: the task's reason and last error, or its worker, or an empty text
 
 
 def _row(record: Record) -> _Row:
@@ -260,7 +260,7 @@ def _time_text(time: datetime) -> str:
 
 
 async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
-    """Raise a `UsageError` that says why a URL is unknown; if *as_json*, print JSON before that."""
+    """Raise a `UsageError` that says why a URL is unknown; if *as_json*, first print JSON."""
     refusal, explanation = (
         (None, "no task has this key")
         if ledger.kind.tracked
@@ -274,7 +274,7 @@ async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool
 
 
 async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
-    """Return why a crawl refuses links to *key* (or None), and a text why *key* is unknown."""
+    """Return the crawl's refusal of links to *key* (or None), and why *key* is unknown."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 
     try:

@@ -30,7 +30,7 @@ def exit_line(code: int) -> bytes:
 
 
 def code_of(reason: FinishReason | None) -> int:
-    """Return the exit code of a worker that ended in an orderly way for *reason*."""
+    """Return the exit code of a worker that ended normally, with the finish reason *reason*."""
     return INTERRUPTED if reason is FinishReason.STOPPED_AT_ONCE else OK
 
 

@@ -1,4 +1,4 @@
-"""Supervise a crawl's workers: start, watch, restart after crashes, stop, report.
+"""Supervise a crawl's workers: start, watch and stop them, restart them after crashes, and report.
 
 The supervisor claims no tasks and fetches no pages. The workers coordinate through the
 ledger only.
@@ -54,9 +54,9 @@ _NO_WAIT = timedelta(0)
 _FIRST_WAIT = timedelta(seconds=1)
 _LONGEST_WAIT = timedelta(seconds=30)
 _MAX_CRASHES = 5
-#: Time after `callback_timeout` in which a blocked worker can dump its stacks and exit.
+#: After `callback_timeout`, a blocked worker has this time to dump its stacks and exit.
 _EXTRA_SILENCE = timedelta(seconds=15)
-#: The supervisor kills a worker that still runs at this number of seconds after the grace.
+#: The supervisor kills a worker that still runs this number of seconds after the grace period.
 _END_SILENCE = 8.0
 
 
@@ -73,8 +73,8 @@ async def crawl(
     """Crawl *spider* in worker processes until the crawl ends; return the worst exit code.
 
     *first* is a worker that already waits for its arguments, or None. The exit code also depends on
-    the faults in the crawl's report, which is one for all workers. Calls *afterwards* with the open
-    ledger at the end, but not if a user stopped the crawl at once or no worker could start it.
+    the faults in the crawl's report, which covers all workers. Calls the function *afterwards* at
+    the end with the open ledger, unless a user stopped the crawl at once or no worker started.
     """
     async with notifying(spider.name, settings) as notice:
         # Open the ledger before the workers do, to report an error of the ledger only once.
@@ -102,7 +102,7 @@ async def crawl(
     return exit_code
 
 
-#: The finish reason of each setting that limits all workers together.
+#: Map from a setting that limits all workers together to the finish reason at this limit.
 _SHARED_LIMITS = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
 
 
@@ -127,9 +127,9 @@ class _SlotEnd:
 
 
 def wait_after(crashes: int) -> timedelta | None:
-    """Return the wait after *crashes* successive crashes, or None to start no other worker.
+    """Return how long to wait after *crashes* crashes in a row; None: start no other worker.
 
-    If a worker finishes a page, the caller counts from 1, because the next crash has a new cause.
+    If a worker finishes a page, the caller counts from 1 again: the next crash has a new cause.
     """
     if crashes >= _MAX_CRASHES:
         return None
@@ -137,7 +137,7 @@ def wait_after(crashes: int) -> timedelta | None:
 
 
 class Supervisor:
-    """Keeps the workers of a crawl running; a new worker gets the number of a crashed worker.
+    """Keeps a crawl's workers running; a new worker gets the number of the worker that crashed.
 
     `run` may be called once. `stop`, `stop_now` and `kill` may be called from
     signal handlers of the loop, at any time.
@@ -229,7 +229,7 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
 
-        The report is also None if the workers ended without a ledger, which is still unavailable.
+        The report is also None if the ledger was unavailable when the workers ended, and still is.
         Raises `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
@@ -317,12 +317,12 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _SlotEnd(code=end_code, finish_reason=worker.state.finish_reason)
-            # Read the flag now, because a later order to stop did not end the worker.
+            # Read the flag now, because an order that comes later did not end this worker.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
             was_stopping = await self._check_stop_request() or was_stopping
-            # A stop ends a blocked worker by a signal from this process or by the worker's
-            # deadline. If the machine shuts down, its signal kills a worker that is starting.
+            # At a stop, a signal from this process or the worker's deadline ends a blocked worker.
+            # If the machine shuts down, its signal kills a worker that is starting.
             by_signal = worker.was_terminated or code in (INTERRUPTED, -signal.SIGTERM)
             was_started = worker in self._workers
             if self._stopping.is_set() and (by_signal or not was_started):
@@ -429,7 +429,7 @@ class Supervisor:
         return was_stopped
 
     def _ordered_end(self) -> _SlotEnd:
-        """Return the result of an order to stop, if no worker with this number is running."""
+        """Return the result of an order to stop for a worker number without a running worker."""
         return _SlotEnd(code=code_of(self._stop_order), finish_reason=self._stop_order)
 
 

@@ -35,7 +35,7 @@ _STATE_EVERY = 0.5
 _FIRST_STATE_WITHIN = 0.05
 #: Grace after the supervisor's end, if the worker has not yet opened the crawl.
 _BEGINS_WITHIN = timedelta(seconds=10)
-#: The option of prctl(2) that sets the signal that this process gets when its parent dies.
+#: The option of prctl(2) for the signal that this process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -43,7 +43,7 @@ def prepare() -> None:
     """Prepare this process as a worker, before any code of the spider runs."""
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
     if sys.platform == "linux":
-        # If the supervisor is killed, SIGCONT resumes this worker if Ctrl-Z has suspended it.
+        # If Ctrl-Z has suspended this worker and the supervisor is killed, SIGCONT resumes it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
@@ -65,7 +65,7 @@ class Supervision:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
-        """Let the supervisor's orders end *crawl*; obey orders that came before this call too."""
+        """Let the supervisor's orders end *crawl*; also obey orders that came before this call."""
         self._grace = grace
         self._crawl, self._loop = crawl, asyncio.get_running_loop()
         for order in list(self._orders):
@@ -133,7 +133,7 @@ def _discard_output() -> None:
 
 
 class _Pipe(io.FileIO):
-    """A pipe to the supervisor; writing has no effect if the supervisor was killed."""
+    """A pipe to the supervisor; a write has no effect after the supervisor was killed."""
 
     def write(self, data: Any, /) -> int:
         try:

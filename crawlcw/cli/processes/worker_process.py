@@ -62,8 +62,8 @@ class WorkerProcess:
     ) -> None:
         """Start a worker process, or use the waiting *process*.
 
-        *share* has the worker's part of each limit, by the name of the setting. *started_at* is the
-        supervisor's start by the ledger's clock.
+        *share* has the worker's part of each limit, by the setting's name. *started_at* is when the
+        supervisor started, by the ledger's clock.
 
         Raises `OSError` if no process can be created.
         """
@@ -84,8 +84,8 @@ class WorkerProcess:
 
     def send_order(self, order: FinishReason, *, grace: timedelta) -> None:
         """Order the worker to end within *grace*, unless the worker has ended. Idempotent."""
-        # Ignore the error of a process that has ended. Send the order by the socket, because a
-        # transport of asyncio closes at a failed write, and would lose the worker's last lines.
+        # Ignore the error of a process that has ended. Send the order by the socket. A transport of
+        # asyncio would close after a failed write, and lose the worker's last lines.
         with suppress(OSError):
             self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
 
@@ -97,7 +97,7 @@ class WorkerProcess:
 
     def signal_group(self, signal_number: signal.Signals) -> None:
         """Send a signal to the worker and its child processes, unless the worker has ended."""
-        # The system gives the worker's group id to no other process before this one calls wait(2).
+        # Until this process calls wait(2), the system gives no other process the worker's group id.
         if self._running_process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
@@ -125,8 +125,8 @@ class WorkerProcess:
         """Return the exit code of a worker that has ended, or None if the worker crashed."""
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_terminated and reason is not None:
-            # The worker had finished the crawl; this process ended it because the spider's code
-            # still ran.
+            # The worker had finished the crawl, but this process ended the worker, because the
+            # spider's code still ran.
             return code_of(reason)
         return self.exit_code
 
@@ -136,7 +136,7 @@ class WorkerProcess:
         return self._silence is not None
 
     def silent(self) -> float:
-        """Return the seconds since the last state, if called every `POLL_EVERY` seconds."""
+        """Return the seconds since the last state; call this method every `POLL_EVERY` seconds."""
         now, has_new_state = time.monotonic(), self._has_new_state
         if self._silence is None:
             self._silence = Silence(now=now, interval=POLL_EVERY) if has_new_state else None
@@ -158,7 +158,7 @@ class WorkerProcess:
 
 async def end_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of *process*; return its exit code."""
-    # Wait in a thread, because the event loop may have started after *process*, and not watch it.
+    # Wait in a thread, because an event loop that started after *process* may not watch it.
     return await anyio.to_thread.run_sync(
         process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )

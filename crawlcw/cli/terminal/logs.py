@@ -144,7 +144,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, pid, message, and the record's extra fields.
+    """Writes one JSON object on each line: time, level, logger, pid, message, and extra fields.
 
     Each record of crawlcw has a field `event`, which stays the same even if the message changes.
     """

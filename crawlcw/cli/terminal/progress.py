@@ -1,7 +1,7 @@
 """Measure a crawl's counts and rate, and make the tables at the crawl's end.
 
-`live` draws counts and rate on a terminal; without a terminal they are logged every ten seconds. A
-count of all tasks may take long, so the process spends at most 5 % of its time on counts.
+`live` draws counts and rate on a terminal; without a terminal they are logged every ten seconds. To
+count all tasks may take long, so the process spends at most 5 % of its time on counts.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, value: int, *, now: float) -> None:
-        """Note that the measured number is *value* at the time *now*, in seconds."""
+        """Record that the measured number is *value* at the time *now*, in seconds."""
         self._samples.append((now, value))
         while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_OVER:
             self._samples.popleft()

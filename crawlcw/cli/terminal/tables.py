@@ -27,7 +27,7 @@ STATUS_COLOURS = {
 
 _MIN_NAME_WIDTH, _MIN_NUMBER_WIDTH = 32, 8
 _GAP = "   "
-_WIDE = ("W", "F")  #: Unicode's names (UAX 11) for characters two cells wide
+_WIDE = ("W", "F")  #: Unicode's names (UAX 11) for characters that are two cells wide
 
 
 def two_columns(title: str, rows: Mapping[str, str]) -> str:
