@@ -2,7 +2,7 @@
 
 All fields of a form, also hidden fields, have the values from the page. The HTML standard defines
 which fields are sent ("constructing the entry list") and how ("form submission algorithm"). This
-module sends no files, and submits no form in a dialog; a spider must do so itself.
+module sends no files, and submits no form in a dialog; a spider must make such requests itself.
 """
 
 import re

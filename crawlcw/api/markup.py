@@ -222,7 +222,7 @@ def prepared(body: bytes) -> bytes:
     """Return a page, in UTF-8, prepared for the parser.
 
     - Very many NULs are removed, because lexbor stores an error for each NUL. Ten million NULs take
-    160 MB; with less memory they take minutes. Browsers also drop NULs from a page's text.
+      160 MB; with less memory they take minutes. Browsers also drop NULs from a page's text.
     - Shadow roots become part of the page.
     """
     if b"\0" in body and body.count(b"\0") > _MAX_NULS:

@@ -294,7 +294,7 @@ class Response(Document):
         of a page with `nofollow` are only counted. An `<a>` without `href` is not a link.
 
         - *allow*, *deny*: regular expressions; `re.search` in the absolute address must find one of
-        *allow*, and none of *deny*.
+          *allow*, and none of *deny*.
         - *extensions*: the file extensions that the address may have (`""`: no extension).
         - *deny_extensions*: the file extensions that the address must not have; True means media,
           archives and other files that are not pages.

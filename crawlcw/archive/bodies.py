@@ -78,7 +78,7 @@ class Bodies:
         """Store the exchanges of *attempt*, redirects first; return the page's file and position.
 
         Call `sync` before a task refers to the `StoredPage`. Return None if the attempt has no
-        exchange. For an unchanged page (*is_revisit*), it stores only a short record beside the
+        exchange. For an unchanged page (*is_revisit*), `keep` stores only a short record beside the
         earlier record.
         """
         exchanges, attempt.exchanges = attempt.exchanges, []
@@ -192,7 +192,7 @@ def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answ
 class WarcFiles:
     """Collects records for a WARC file, and starts the next file when the file is full.
 
-    `append` only buffers records, in microseconds; `sync` writes all of them at once. `append` in
+    `append` only buffers records, in microseconds; `sync` writes all of them together. `append` in
     an event loop may run during a `sync` in a thread.
     """
 

@@ -1,13 +1,13 @@
 """Bodies of responses: how to decode them, limit their memory, and refuse some of them.
 
 - **Codings.** The size limit counts *decoded* bytes. A decoder yields one small piece at a time,
-because 52 bytes of brotli can become gigabytes. A compressed stream may end too early although the
-Content-Length is correct, and only this module notices such an end. A page whose stream ends too
-early is marked as incomplete, and the download of a file fails.
+  because 52 bytes of brotli can become gigabytes. A compressed stream may end too early although
+  the Content-Length is correct, and only this module notices such an end. A page whose stream ends
+  too early is marked as incomplete, and the download of a file fails.
 - **Memory.** A `MemoryBudget` limits the memory that all bodies take together. Tasks get shares of
-the budget in the order in which they ask, so small shares cannot delay a large share forever. If
-two tasks with a share waited for more bytes, they could wait for each other. So a task with a share
-gets more bytes immediately, even if the bodies then exceed the budget.
+  the budget in the order in which they ask, so small shares cannot delay a large share forever. If
+  two tasks with a share waited for more bytes, they could wait for each other. So a task with a
+  share gets more bytes immediately, even if the bodies then exceed the budget.
 - **Refused bodies.** A body is refused if its Content-Type or its first bytes show an endless body
   or a body that is not text. An image is refused even if its Content-Type is HTML. PDF is read,
   because spiders want PDF files. `application/octet-stream` is read, because it may be text.

@@ -54,7 +54,7 @@ class SiteCookies:
     """A cookie jar that returns cookies only to their own site.
 
     - A `Domain` that is a public suffix (`co.uk`, `github.io`) or an IP address must equal the host
-    that sets the cookie. Only this host then gets the cookie.
+      that sets the cookie. Only this host then gets the cookie.
     - A port other than 80 and 443 has its own cookies.
     - A cookie that came over TLS is sent only over TLS.
 

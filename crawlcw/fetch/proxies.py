@@ -4,7 +4,7 @@ Each proxy has a circuit breaker (`health.ProxyBreaker`). If a proxy cannot be r
 has failed. If a request through a reachable proxy fails, another proxy requests the page again:
 - If the second request works, one failure counts against each proxy that failed.
 - If the second request fails too, and at least one of the tried proxies works for other pages, the
-page or its origin has failed.
+  page or its origin has failed.
 
 So a bad proxy does not make the crawl give up a host, and a bad host makes no proxy fail.
 """

@@ -180,7 +180,7 @@ class Admin:
         # First delete the note `seeds` (start requests). Otherwise, after a crash, the ledger would
         # say that it has start requests which it no longer has.
         await Notes(self._store).set_state({"seeds": None})
-        # Delete leftovers of an earlier `purge` whose reply was lost.
+        # Delete leftovers of an earlier `purge` that got no reply.
         await self._store.writing(_delete, [], {})
         where = where_of(with_end(selection, self._store.now()), self._store.kind)
         total = 0

@@ -280,7 +280,7 @@ class HostLeases(ABC):
         self._hosts = hosts
         #: Counter whose numbers make each lease token of a worker different.
         self._numbers = count(1)
-        #: Tokens of calls whose reply was lost; the ledger may have leased hosts to these tokens.
+        #: Tokens of calls that got no reply; the ledger may have leased hosts to these tokens.
         self._unconfirmed: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
@@ -315,7 +315,7 @@ class HostLeases(ABC):
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
         """Extend the leases to *lease* from now; return the names of hosts whose lease is lost."""
-        # A delayed renewal must not shorten a lease that a later renewal has extended.
+        # A late renewal must not shorten a lease that a newer renewal has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
         return await self._store.writing(
             _write_edits, [(host_lease, edit) for host_lease in leases]

@@ -231,7 +231,7 @@ class BulkChange:
     forgets: tuple[str, ...] = ()  #: names of fields to delete
     raises_fence: bool = False  #: whether earlier reads and claims of the task become invalid
     wakes_hosts: bool = False  #: whether to note that the tasks' hosts have due tasks
-    ends_leases: bool = False  #: whether the change applies to tasks with expired leases
+    ends_leases: bool = False  #: whether the change ends expired leases of its tasks
     for_leased: "BulkChange | None" = None  #: change of leased tasks; None: no change
 
     @property
@@ -269,7 +269,7 @@ RETRY = _bulk(Event.RETRY, resets=_ATTEMPT_COUNTERS, wakes_hosts=True)
 WITHDRAW = _bulk(Event.WITHDRAW)
 #: The change of tasks to do again, possibly in another stage. The change raises the fence, so that
 #: a worker that read the task before the change cannot claim it. The change drops the page's ETag
-#: and Last-Modified, because a page with a 304 is not parsed.
+#: and Last-Modified, because after a 304 no page is parsed.
 REOPEN = _bulk(
     Event.REOPEN,
     resets=_ATTEMPT_COUNTERS,
@@ -516,7 +516,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
     task = lease.task
     status, due = task.status, task.due
     if status is Status.PROCESSING:
-        # The claim took over an expired lease. Restore the status before it.
+        # The claim took over an expired lease. Restore the status before that lease.
         status = _waiting_status(task)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
@@ -583,7 +583,7 @@ def deferred_lease(lease: Lease, *, due: datetime) -> Lease:
 def ended_since(task: Task, moment: datetime | None) -> bool:
     """Return whether *task* has a lease whose end is at *moment* or later.
 
-    An expired lease counts too. The result is False if *moment* is None, or if *task* has no lease.
+    An expired lease is a lease. The result is False if *moment* is None, or if *task* has no lease.
     """
     if moment is None or task.due is None:
         return False

@@ -80,7 +80,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
     - A float that is not finite becomes None.
     - A set or a tuple becomes a list.
     - A datetime is truncated to milliseconds. An aware datetime becomes UTC. A naive datetime stays
-    naive, because crawlcw does not know its time zone.
+      naive, because crawlcw does not know its time zone.
     - An object of another type becomes its text.
     """
     kind = type(value)

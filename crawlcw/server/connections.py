@@ -231,7 +231,7 @@ class _Connection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def wait(self, within: float | None = None) -> None:
-        """Wait for the client, but at most *within* seconds if *within* is not None."""
+        """Wait for the client; close the connection after *within* seconds (None: no limit)."""
         self._is_idle = False
         self._set_timer(within)
         self._connections.waiting.pop(self, None)

@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 #: request. Polling is necessary, because another server that adds tasks sends no signal.
 _MIN_PAUSE_S = 0.1
 _MAX_PAUSE_S = 1.0
-#: Statuses for the refusal of any request, besides 401 and 403; `_WITH_BODY`: if it has a body.
+#: Statuses of refused requests, besides 401 and 403. `_WITH_BODY` is for requests with a body.
 _ANY_REQUEST = (422, 503)
 _WITH_BODY = (400, 408, 413, 415)
 #: Maps each type of a worker's report to the class in `tracking` that ends a task in the same way.

@@ -118,7 +118,7 @@ class Dispenser:
         The leases of the unfinished tasks are renewed for `ttl`.
 
         - If the worker has fewer than *limit* unfinished tasks, it also gets waiting tasks, by
-        priority. If *stages* is given, these are only tasks of *stages*.
+          priority. If *stages* is given, these are only tasks of *stages*.
         - If the worker has more than *limit* unfinished tasks, the most recently claimed tasks are
           released. Among tasks that were claimed together, lower priorities are released first.
 

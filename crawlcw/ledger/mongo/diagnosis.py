@@ -22,7 +22,7 @@ _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _CONNECTION_FAILURE = re.compile(
     r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE
 )
-#: Privileges that a command that only reads needs on each collection of the ledger.
+#: Privileges that a read-only command needs on each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
 #: Privileges for a crawl, or for another command that writes. Workers on tracked tasks also use
 #: `changeStream`.

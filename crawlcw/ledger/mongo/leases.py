@@ -34,7 +34,7 @@ class Leases(LeasedTasks):
 
     def __init__(self, store: MongoStore) -> None:
         super().__init__(store)
-        #: Tasks of claims whose reply was lost and whose result is unknown, by id and token.
+        #: Tasks of claims that got no reply, so that the result is unknown, by id and token.
         self._unconfirmed: dict[bytes, dict[str, Task]] = {}
 
     @property
@@ -150,7 +150,7 @@ class Leases(LeasedTasks):
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
             "due": {"$lte": now},
-            # A task must still have the fence that we read. Without this test a delayed claim could
+            # A task must still have the fence that we read. Without this test a late claim could
             # lease a task that another worker has leased and released since the read.
             "$or": [
                 {"status": status, "fence": fence, "_id": {"$in": ids}}
@@ -235,7 +235,7 @@ class Leases(LeasedTasks):
             if not leases:
                 return set()
             query = locked((claim.task.id for claim in leases), (claim.token for claim in leases))
-            # A delayed renewal must not shorten a lease that a later renewal has extended.
+            # A late renewal must not shorten a lease that a newer renewal has extended.
             result = await self._store.tasks.update_many(
                 query, {"$max": {"due": self._store.now() + lease}}, hint="_id_"
             )

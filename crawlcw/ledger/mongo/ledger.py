@@ -159,7 +159,7 @@ class MongoLedger:
 
     @staticmethod
     async def discard(url: str, spider: str, *, driver: str = "pymongo") -> None:
-        """Delete all data of a spider or a use case, whatever its format."""
+        """Delete all data of a spider or a use case, of any format."""
         # Use the kind `USE_CASE`, because its collections include all collections of a spider.
         store = _connected(url, spider, driver=driver, clock=None, kind=LedgerKind.USE_CASE)
         try:

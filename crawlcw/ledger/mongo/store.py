@@ -83,7 +83,7 @@ WORKER_INDEXES: Indexes = {
     BY_LEFT: ([("left_at", 1), ("_id", 1)], {}),
 }
 _DURABLE = WriteConcern(w="majority", j=True)
-#: Claims use this, because if a failover undoes a claim, the only effect is a second fetch.
+#: Claims use this write concern: if a failover undoes a claim, the only effect is a second fetch.
 _QUICK = WriteConcern(w=1)
 #: The collection that notes the kind and the version of the other collections.
 SCHEMA = "crawlcw.schema"
