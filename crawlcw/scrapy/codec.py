@@ -5,7 +5,6 @@ a tag such as `@tuple`. Nothing is pickled. `decoded` never imports a module, an
 of items and requests without their constructors.
 """
 
-import functools
 import marshal
 import math
 import re
@@ -15,22 +14,22 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from operator import attrgetter
-from types import MemberDescriptorType, NoneType
 from typing import Any
 
 import scrapy
-from itemadapter import ItemAdapter
 from scrapy.http import Headers
-from scrapy.utils.serialize import ScrapyJSONEncoder
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import SpiderError
 from crawlcw.model import urls, values
 from crawlcw.model.sanitize import printable
-from crawlcw.scrapy import functions
+from crawlcw.scrapy import functions, items
 from crawlcw.scrapy.functions import Unstorable as Unstorable
 from crawlcw.scrapy.functions import class_name as class_name
+from crawlcw.scrapy.items import item_class as item_class
+from crawlcw.scrapy.items import item_of as item_of
+from crawlcw.scrapy.items import item_values as item_values
 
 #: The maximum nesting of encoded values; a tag adds up to four levels to it.
 MAX_DEPTH = values.MAX_DEPTH - 5
@@ -39,7 +38,6 @@ MAX_SIZE = 8 << 20
 _INT64 = 1 << 63
 _INTEGER = re.compile(r"-?\d+")
 _TICK = timedelta(microseconds=1)
-_PLAIN_TYPES = frozenset({str, int, float, bool, bytes, NoneType})
 #: Types of values without other values in them: the tag, and how to write and read a value.
 _FORMS: tuple[tuple[type, str, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
     (datetime, "@datetime", datetime.isoformat, datetime.fromisoformat),
@@ -70,7 +68,8 @@ _parts = attrgetter(
     *("_meta", "_cb_kwargs"),
     *(f"_{name}" if hasattr(scrapy.Request, f"_{name}") else name for name in _PARTS[2:]),
 )
-_JSON = ScrapyJSONEncoder()
+#: The attributes of every request; only those of a subclass are its state.
+_REQUEST_FIELDS = frozenset(items.state_of(scrapy.Request("data:,")))
 #: The exceptions of a context that does not fit the code of the project.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -100,7 +99,7 @@ def context_of(request: scrapy.Request, spider: scrapy.Spider) -> dict[str, Any]
         name = context["class"] = class_name(type(request))
         if functions.named(name) is not type(request):
             raise Unstorable(f"a request of the class {name}, which no module defines")
-        state = _state(request)
+        state = items.state_of(request)
         context["state"] = encoded({k: state[k] for k in state.keys() - _REQUEST_FIELDS}, spider)
     # Nothing else measures plain values as fast as `marshal`.
     if len(marshal.dumps(context)) > MAX_SIZE:
@@ -122,7 +121,7 @@ def request_of(request: Request, spider: scrapy.Spider) -> scrapy.Request:
             raise LookupError(f"there is no class of requests {context['class']}")
         scrapy_request = scrapy.Request.__new__(kind)
         if "state" in context:
-            _set_state(scrapy_request, decoded(context["state"], spider))
+            items.set_state(scrapy_request, decoded(context["state"], spider))
         # The constructor of a subclass may take other arguments; its results are in the state.
         scrapy.Request.__init__(
             scrapy_request,
@@ -196,23 +195,6 @@ def decoded(value: Any, spider: scrapy.Spider) -> Any:
     }
 
 
-def item_class(name: str) -> type | None:
-    """Return the class of items with this `class_name`, if its module is imported."""
-    kind: Any = functions.named(name)
-    return kind if _is_item_class(kind) else None
-
-
-def item_values(item: Any) -> dict[str, Any]:
-    """Return the fields of an item with the values that Scrapy's JSON exporter would write."""
-    fields: dict[str, Any] = _item_value(item, 0)
-    return fields
-
-
-def item_of(kind: type, fields: Mapping[str, Any]) -> Any:
-    """Return an item of the class *kind* with *fields*; its constructor is not called."""
-    return _item(kind, {"_values": fields} if issubclass(kind, scrapy.Item) else fields)
-
-
 def response_headers(response: Response) -> Headers:
     """Return the headers of *response*, with each Set-Cookie header apart."""
     headers = Headers()
@@ -256,9 +238,9 @@ def _encoded_object(value: Any, spider: scrapy.Spider, depth: int) -> Any:
         tag, parts = functions.parts_of(value, spider)
         return {tag: _members(parts, spider, depth)}
     name = class_name(kind)
-    if not _is_item_class(kind) or isinstance(value, dict) or item_class(name) is not kind:
+    if isinstance(value, dict) or item_class(name) is not kind:
         raise Unstorable(f"a value of the type {name}")
-    return {"@item": _members([name, _state(value)], spider, depth)}
+    return {"@item": _members([name, items.state_of(value)], spider, depth)}
 
 
 def _decoded_object(tag: str, stored: Any, spider: scrapy.Spider) -> Any:
@@ -274,15 +256,7 @@ def _decoded_object(tag: str, stored: Any, spider: scrapy.Spider) -> Any:
     name, state = parts
     if (kind := item_class(name)) is None:
         raise LookupError(f"there is no class of items {name}")
-    return _item(kind, state)
-
-
-def _item(kind: Any, state: Mapping[str, Any]) -> Any:
-    if hasattr(kind, "model_construct"):  # a model of pydantic, which has more state than fields
-        return kind.model_construct(**state)
-    item = scrapy.Item.__new__(kind) if issubclass(kind, scrapy.Item) else object.__new__(kind)
-    _set_state(item, state)
-    return item
+    return items.item_with(kind, state)
 
 
 def _function(stored: Any, spider: scrapy.Spider) -> Any:
@@ -301,50 +275,3 @@ def _headers(pairs: Any) -> Headers:
         name, *parts = (part.encode("latin-1") for part in pair)
         dict.__setitem__(headers, name, parts)  # `Headers` has normalized them before
     return headers
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_item_class(kind: Any) -> bool:
-    return isinstance(kind, type) and ItemAdapter.is_item_class(kind)
-
-
-def _item_value(value: Any, depth: int) -> Any:
-    kind: Any = type(value)
-    if kind in _PLAIN_TYPES or depth > values.MAX_DEPTH or isinstance(value, Enum):
-        return value
-    if isinstance(value, Mapping) or _is_item_class(kind):
-        fields = value if isinstance(value, Mapping) else ItemAdapter(value)
-        return {str(name): _item_value(member, depth + 1) for name, member in fields.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_item_value(member, depth + 1) for member in value]
-    if isinstance(value, str | int | float | bytes):
-        return value
-    try:
-        return _JSON.default(value)
-    except TypeError:
-        return str(value)
-
-
-def _state(instance: object) -> dict[str, Any]:
-    """Return all attributes that *instance* itself has, in slots and in its `__dict__`."""
-    kind: Any = type(instance)
-    state = {name: getattr(instance, name) for name in _slots(kind) if hasattr(instance, name)}
-    return state | getattr(instance, "__dict__", {})
-
-
-@functools.lru_cache(maxsize=1024)
-def _slots(kind: Any) -> tuple[str, ...]:
-    members = (member for base in kind.__mro__ for member in vars(base).items())
-    slots = (name for name, member in members if isinstance(member, MemberDescriptorType))
-    return tuple(name for name in slots if not name.startswith("__"))
-
-
-def _set_state(instance: object, state: Mapping[str, Any]) -> None:
-    for name, value in state.items():
-        if name.startswith("__"):
-            raise ValueError(f"{name} is not a field")
-        object.__setattr__(instance, name, value)
-
-
-#: The attributes of every request; only those of a subclass are its state.
-_REQUEST_FIELDS = frozenset(_state(scrapy.Request("data:,")))
