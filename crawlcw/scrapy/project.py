@@ -147,11 +147,10 @@ def _check(folder: Path) -> None:
         raise UsageError(f"{folder} is not a Scrapy project, because it has no {CONFIG}{hint}")
     try:
         import scrapy
-    except ModuleNotFoundError as error:
-        if error.name != "scrapy":
-            raise
+    except ImportError as error:
         raise UsageError(
-            "a Scrapy project needs Scrapy: install it with `pip install 'crawlcw[scrapy]'`"
+            "a Scrapy project needs Scrapy: install it with `pip install 'crawlcw[scrapy]'` "
+            f"({error})"
         ) from None
     version = getattr(scrapy, "__version__", "?")
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _OLDEST:
