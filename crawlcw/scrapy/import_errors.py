@@ -2,13 +2,14 @@
 
 import os
 import re
+import shlex
 import traceback
 from pathlib import Path
 
 from crawlcw.errors import SpiderError
 from crawlcw.model.sanitize import text_of
 
-#: Modules and names that Scrapy has removed, by the version that removed them.
+#: Modules and names that Scrapy has removed, by the version that removed them. `older` has others.
 _REMOVED_BY_VERSION = {
     "1.6": "command contrib contrib_exp dupefilter linkextractor project spider spidermanager stats"
     " statscol utils.decorator",
@@ -16,11 +17,9 @@ _REMOVED_BY_VERSION = {
     " spiders.BaseSpider",
     "1.8": "xlib",
     "2.3": "linkextractors.htmlparser linkextractors.regex linkextractors.sgml",
-    "2.6": "item.BaseItem item.DictItem",
-    "2.8": "utils.python.to_native_str",
+    "2.6": "item.DictItem",
     "2.10": "utils.reqser",
-    "2.12": "downloadermiddlewares.decompression http.JSONRequest loader.common loader.processors"
-    " utils.request.request_fingerprint",
+    "2.12": "downloadermiddlewares.decompression loader.common",
     "2.14": "utils.misc.create_instance",
     "2.16": "core.downloader.handlers.http10 core.downloader.webclient",
     "2.19": "utils.datatypes.CaselessDict utils.iterators.xmliter utils.misc.md5sum",
@@ -60,7 +59,7 @@ def import_error(error: BaseException, folder: Path, working_folder: Path) -> Sp
     filename, line = frames[-1] if frames else (str(folder / "scrapy.cfg"), 0)
     path = shown_path(filename, working_folder)
     position = f"{path}, line {line}" if line else path
-    return SpiderError(f"{position}: {_cause(error, folder)}")
+    return SpiderError(f"{position}: {_cause(error, folder, working_folder)}")
 
 
 def is_of_project(filename: str, folder: Path) -> bool:
@@ -75,7 +74,7 @@ def shown_path(filename: str, working_folder: Path) -> str:
     return os.fspath(path.relative_to(working_folder)) if is_below else filename
 
 
-def _cause(error: BaseException, folder: Path) -> str:
+def _cause(error: BaseException, folder: Path, working_folder: Path) -> str:
     text = error.msg if isinstance(error, SyntaxError) else text_of(error)
     message = f"{type(error).__name__}: {text}"
     missing = _missing_name(error)
@@ -91,8 +90,9 @@ def _cause(error: BaseException, folder: Path) -> str:
         return f"this is Python 2 ({message}): convert the project to Python 3"
     if isinstance(error, ModuleNotFoundError):
         requirements = folder / "requirements.txt"
+        path = shown_path(str(requirements), working_folder)
         hint = (
-            f"`pip install -r {requirements}` installs its packages"
+            f"`pip install -r {shlex.quote(path)}` installs its packages"
             if requirements.is_file()
             else "install the package that has it, or correct the name"
         )

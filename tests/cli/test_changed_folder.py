@@ -1,4 +1,4 @@
-"""A spider that changes the working directory, as a Scrapy project may need: files stay in place."""
+"""A spider that changes the working directory, as a Scrapy project may need."""
 
 import json
 import subprocess
