@@ -65,10 +65,9 @@ def find(reference: str, scrapy_settings: Sequence[str] = ()) -> type[Spider]:
 
         folder, name = scrapy_target
         crawler = project.crawler_of(folder, name, scrapy_settings)
-        spider_class: type[Spider] = importlib.import_module("crawlcw.scrapy.spider").adapted(
-            crawler, folder.resolve()
-        )
-        return spider_class
+        from crawlcw.scrapy import spider  # it imports Scrapy, which may be missing
+
+        return spider.adapted(crawler, folder.resolve())
     if (target := _load_named(reference)) is not None:
         return _in_module(*target)
     if is_name(reference):

@@ -109,12 +109,8 @@ def spider_classes(folder: Path) -> "list[type[scrapy.Spider]]":
 def _opened(folder: Path, assignments: Iterable[str] = ()) -> "Iterator[Settings]":
     """Yield the project's settings; the block runs in *folder*, and its errors become sentences."""
     _check(folder)
-    from importlib import import_module
-
-    from crawlcw.scrapy import older
+    from crawlcw.scrapy import older, reactor
     from crawlcw.scrapy.import_errors import import_error
-
-    reactor = import_module("crawlcw.scrapy.reactor")
 
     working_folder = Path.cwd()
     project_folder = folder.resolve()

@@ -26,6 +26,7 @@ _NO_LIMIT = 1 << 30
 _COMMON = Settings(
     accept_types=["*/*"],
     truncate=False,
+    any_port=True,
     # Scrapy's middlewares follow redirects.
     max_redirects=0,
     # HttpProxyMiddleware reads the proxies of the environment.

@@ -26,7 +26,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import NO_OPTIONS
 from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.values import ItemFields
-from crawlcw.scrapy import caches, codec, components, feeds, reactor, refusals
+from crawlcw.scrapy import caches, codec, components, feeds, reactor
 from crawlcw.scrapy.cookies import Jars
 from crawlcw.scrapy.engine import Engine, PageOutput
 from crawlcw.scrapy.failures import failure_of
@@ -108,17 +108,6 @@ class ScrapySpider(Spider):
         engine.offsite = Offsite(crawler, _with(middlewares, "should_follow"))
         if close_reason is not None:
             raise StopCrawl(close_reason)
-        if await self.has_pages():
-            self._warn_of_memory()
-
-    def _warn_of_memory(self) -> None:
-        """Name the project's state in memory, which the end of the last process has lost."""
-        if state := refusals.memory_state(self.crawler):
-            logger.warning(
-                "the project keeps state in memory, which a resumed crawl has lost: %s",
-                printable(", ".join(state), limit=500),
-                extra={"event": "memory_lost"},
-            )
 
     async def closed(self, report: Report) -> None:
         """Close the components, and write the project's feeds."""
