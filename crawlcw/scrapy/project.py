@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import scrapy
     from scrapy.crawler import Crawler
     from scrapy.settings import Settings
+    from scrapy.spiderloader import SpiderLoaderProtocol
 
 CONFIG = "scrapy.cfg"
 _OLDEST = (2, 14)
@@ -81,11 +83,10 @@ def findings(folder: Path, spider_name: str, assignments: Sequence[str] = ()) ->
     working_folder = Path.cwd()
     with _opened(folder, assignments) as settings:
         from scrapy.crawler import Crawler
-        from scrapy.spiderloader import get_spider_loader
 
         from crawlcw.scrapy import refusals
 
-        names = [spider_name] if spider_name else get_spider_loader(settings).list()
+        names = [spider_name] if spider_name else _loader(settings).list()
         crawlers = [Crawler(_spider_class(settings, name, folder), settings) for name in names]
         return sorted(
             {
@@ -99,9 +100,7 @@ def findings(folder: Path, spider_name: str, assignments: Sequence[str] = ()) ->
 def spider_classes(folder: Path) -> "list[type[scrapy.Spider]]":
     """Return the spiders of the project in *folder*, sorted by name; see `crawler_of`."""
     with _opened(folder) as settings:
-        from scrapy.spiderloader import get_spider_loader
-
-        loader = get_spider_loader(settings)
+        loader = _loader(settings)
         return [loader.load(name) for name in sorted(loader.list())]
 
 
@@ -173,10 +172,17 @@ def _settings(folder: Path, assignments: Iterable[str]) -> "Settings":
     return settings
 
 
-def _spider_class(settings: "Settings", spider_name: str, folder: Path) -> "type[scrapy.Spider]":
+def _loader(settings: "Settings") -> "SpiderLoaderProtocol":
     from scrapy.spiderloader import get_spider_loader
 
-    loader = get_spider_loader(settings)
+    with warnings.catch_warnings():
+        # `_spider_class` refuses such a spider.
+        warnings.filterwarnings("ignore", "There are several spiders with the same name")
+        return get_spider_loader(settings)
+
+
+def _spider_class(settings: "Settings", spider_name: str, folder: Path) -> "type[scrapy.Spider]":
+    loader = _loader(settings)
     names = sorted(loader.list())
     if spider_name not in names:
         matches = difflib.get_close_matches(spider_name, names, n=2)
@@ -185,7 +191,7 @@ def _spider_class(settings: "Settings", spider_name: str, folder: Path) -> "type
         raise SpiderError(
             f"there is no spider {spider_name!r} in the Scrapy project {folder}: {hint}{spiders}"
         )
-    # Scrapy only warns of two spiders with one name, and then runs the last one.
+    # Scrapy would only warn, and then run the last one.
     classes = getattr(loader, "_found", {}).get(spider_name, ())
     if len(classes) > 1:
         locations = " and ".join(f"{module}.{class_name}" for module, class_name in classes)

@@ -1,4 +1,4 @@
-"""What in a Scrapy project cannot run is said before the first request, with its line."""
+"""The refusals of Scrapy projects: the line and the way out, before the first request."""
 
 from pathlib import Path
 
@@ -211,7 +211,7 @@ def test_what_is_named_as_removed_is_not_in_this_scrapy():
             getattr(importlib.import_module(module), attribute)
 
 
-# What a resume loses.
+# Values and files that a resume does not complete.
 
 STATEFUL = """\
 import scrapy
