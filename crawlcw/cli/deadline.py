@@ -85,7 +85,7 @@ class Deadline:
         self.set(_BEYOND_GRACE)
 
     def end_command(self, outcome: Callable[[], object]) -> None:
-        """Note that the command has ended; *outcome* returns its result or raises its error."""
+        """Record that the command has ended; *outcome* returns its result or raises its error."""
         self.finish, self.is_finished = partial(self.report, outcome), True
 
     def set(self, seconds: float) -> None:

@@ -210,5 +210,5 @@ def _prefix(text: str | None) -> str | None:
         ) from None
     if not slash and "?" in authority:
         raise UsageError(f"--url-prefix {text!r} has no path: write http://host/?...")
-    # Quote the path but do not normalize it, which could drop the last characters of the prefix.
+    # Quote the path, but do not normalize it: the prefix could lose its last characters.
     return origin + quote(path, safe=_ASCII)

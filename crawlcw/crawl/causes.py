@@ -103,7 +103,7 @@ class Causes:
     # --- responses
 
     def answered(self) -> None:
-        """Note that some host has sent a response; its status may be an error."""
+        """Record that some host has sent a response; its status may be an error."""
         if self._uplink.answered(now=self.frontier.clock()) and self._check_scope is not None:
             # End the uplink check, because a probe of a silent host would prolong the check.
             self._check_scope.cancel()
@@ -129,7 +129,7 @@ class Causes:
         host.pace()
 
     def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
-        """Note that a task's page of *size* bytes is finished.
+        """Record that a task's page of *size* bytes is finished.
 
         *probe_page* is the page's URL, or None if the page is no suitable probe page.
         """
@@ -207,7 +207,7 @@ class Causes:
                 self._throttled(fault.throttled, host_name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
-        """Note that a site banned *proxy* for *task*'s page; return whether the page must fail.
+        """Record that a site banned *proxy* for *task*'s page; return whether the page must fail.
 
         If the page does not fail, another proxy or session must request the page.
         """
@@ -305,12 +305,12 @@ class Causes:
         return True
 
     def resolved(self, host_name: str, url: str) -> None:
-        """Note that DNS has resolved a host's name to an address."""
+        """Record that DNS has resolved a host's name to an address."""
         if host := self.frontier.hosts.get(host_name):
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, host_name: str, url: str, error: FetchError) -> bool:
-        """Return whether the port is closed, and no origin of this crawl ever answered."""
+        """Return whether the request met a closed port, and no origin of the crawl answered."""
         host = self.frontier.hosts.get(host_name)
         if not error.port_closed or host is None or not self.frontier.is_seeded:
             return False
@@ -478,7 +478,7 @@ class Causes:
             self._check_scope = probe_requests.cancel_scope
 
             async def ask(host_name: str, url: str) -> None:
-                # Note the probe, because the host's next request must come one delay after it.
+                # Note the probe: the host's next request must come one delay after the probe.
                 self.frontier.note_request(host_name, sent_at=self.frontier.clock())
                 try:
                     await self.request_probe(url)

@@ -144,7 +144,7 @@ class Coordinator:
             await anyio.sleep(max(0, rest_end - time.monotonic()))
 
     def note_seeded(self) -> None:
-        """Note that all seeds are in the ledger."""
+        """Record that all seeds are in the ledger."""
         self.frontier.is_seeded = True
         self.wake()
 
@@ -209,7 +209,7 @@ class Coordinator:
         self.dispatch()
 
     def note_done(self, lease: Lease) -> None:
-        """Note that a fetcher has ended its work on a task."""
+        """Record that a fetcher has ended its work on a task."""
         self.free_slot(lease)
         self.pool.task_done()
         now = self._last_request_end = time.monotonic()
@@ -230,7 +230,7 @@ class Coordinator:
         self._poll_wanted.set()
 
     def _queue_or_release(self, lease: Lease) -> None:
-        """Queue a task until its host may get a request; release it if its host may not get one."""
+        """Queue a task until its host may get a request; release it if the host gets none."""
         task, frontier = lease.task, self.frontier
         host = frontier.hosts.get(task.host)
         if host is None or host.phase is Phase.LEAVING:
@@ -500,7 +500,7 @@ class Coordinator:
         self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_AFTER_S)
         if idle_s >= _SWEEP_AFTER_S:
             if others_work:
-                # Other processes own the hosts with due tasks, or this one has its maximum number.
+                # Other processes own the hosts with due tasks, or this process owns its maximum.
                 wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             is_waiting = not (has_work or self.frontier.leased)
@@ -547,6 +547,6 @@ def _feeding_order(host: FrontierHost) -> tuple[bool, float]:
     """Return the key that sorts hosts for new tasks: hosts with a delay come first.
 
     Hosts without a delay follow, sorted by the time of their last claim. The key subtracts the
-    host's priority in seconds, from -10 to 10, from this time.
+    host's priority (from -10 to 10) from this time, as seconds.
     """
     return not host.queue.delay, host.last_claimed_at - bonus(host.priority)

@@ -17,7 +17,7 @@ from crawlcw.model.task import Lease
 #: Claim a task of a host with a delay if the task can start within this number of seconds.
 CLAIM_AHEAD_S = 5.0
 _MAX_BONUS_S = 10
-#: Maximum number of queues of unowned hosts; if there are more, idle queues are removed.
+#: Maximum number of queues of hosts that this process does not own; idle ones are removed first.
 _MAX_UNOWNED = 1000
 
 
@@ -101,7 +101,7 @@ class HostQueues:
         return leases
 
     def hop_queue(self, host: str, *, now: float) -> HostQueue:
-        """Return the queue for hops to a host; an unowned host gets one hop at a time."""
+        """Return the queue for hops to a host; a host that we do not own gets one hop at a time."""
         queue = self.by_host.get(host) or self.unowned.get(host)
         if queue is None:
             if len(self.unowned) >= _MAX_UNOWNED:
@@ -278,7 +278,7 @@ class HostQueues:
         return False
 
     def request_ended(self, host: str, *, now: float) -> None:
-        """Note that a request to *host* has ended."""
+        """Record that a request to *host* has ended."""
         if queue := self.by_host.get(host):
             queue.active -= 1
             self.changed.add(host)

@@ -4,9 +4,10 @@ This module is synchronous and does no I/O. `causes` changes a host when its req
 `host_leases` leases, saves and releases the hosts that this module selects. No other module changes
 the sets of hosts. A host's owner may lend slots to a borrower (another process), see `lending`.
 
-A leased host is in phase OPENING until its robots.txt is known. After failures, it also waits for a
-response of its probe page. Then the host is in phase SERVING. If the host's breaker opens, the host
-returns to OPENING. An OPENING or SERVING host enters the phase LEAVING before its release.
+A leased host is in phase OPENING until its robots.txt is known. After failures, the host stays in
+OPENING until its probe page answers. Then the host is in phase SERVING. If the host's breaker
+opens, the host returns to OPENING. An OPENING or SERVING host enters the phase LEAVING before its
+release.
 
 Only a SERVING host has an open queue. A LEAVING host is released when its requests in progress have
 ended. A LEAVING host returns to OPENING or SERVING in two cases: this process leases the host
@@ -105,7 +106,7 @@ class FrontierHost:
         robots: RobotsRecord | None = None,
         was_fetched: bool = False,
     ) -> None:
-        """Note that robots.txt is known; *was_fetched* is true if it was requested just now."""
+        """Record that robots.txt is known; *was_fetched* is true if it was requested just now."""
         self.is_open = True
         self.poll()
         self.crawl_delay = crawl_delay
@@ -435,7 +436,7 @@ class Frontier:
         return host
 
     def lose(self, name: str) -> None:
-        """Note that this process has lost the lease of a host."""
+        """Record that this process has lost the lease of a host."""
         if host := self.hosts.get(name):
             host.lease = None
             host.loans.clear()  # the loans expire before another process can lease the host
@@ -489,7 +490,7 @@ class Frontier:
         return limit_of(name, self._limits, self._settings)
 
     def note_request(self, name: str, *, sent_at: float) -> None:
-        """Note that a request to a host was sent at *sent_at*; the host's delay begins then."""
+        """Record that a request to a host was sent at *sent_at*; the host's delay begins then."""
         host = self.hosts.get(name)
         # Skip hosts without a delay to save time, because `note_request` runs twice for each page.
         if host is not None and (delay := host.queue.delay):
@@ -504,7 +505,7 @@ class Frontier:
         return host.obstacle(task) is None
 
     def given_up_reason(self, task: Task) -> Reason | None:
-        """Return why a task's origin is given up; None without a reason or a method to call."""
+        """Return why a task's origin is given up, or None if no method must be called for it."""
         host = self.hosts.get(task.host)
         reason = None if host is None else host.origin(task).given_up
         return reason if self.calls.include(task.errback) else None

@@ -69,7 +69,7 @@ class KeptState:
 
     @contextmanager
     def running(self, task: Task) -> Iterator[Page]:
-        """Note that the callback for the page of a task runs in the `with` block."""
+        """Record that the callback for the page of a task runs in the `with` block."""
         # The claim has raised the task's fence by one since *task* was read.
         page = Page((task.id, task.fence + 1), task.settled, task.url)
         token = _RUNNING.set(page)

@@ -209,7 +209,7 @@ class Lending:
         """Apply to the host the pages, delays and failures that are new in a borrower's report."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
-            # If an earlier owner lent the slots, it has counted the pages that are finished now.
+            # If an earlier owner lent the slots, that owner has counted the pages finished so far.
             # But count all failures, because the earlier owner may have died before it read them.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)

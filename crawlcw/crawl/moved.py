@@ -201,7 +201,7 @@ class MovedPages:
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
         """Return whether the redirects from *target* lead back to *task*."""
-        # If *task* was reopened, ignore tasks that ended before, because their visits are too old.
+        # If *task* was reopened, ignore tasks that ended earlier, because their visits are older.
         reopened_at = task.update_time if task.settled and not task.retry else None
         record = target
         for _ in range(_LONGEST_LOOP):
@@ -219,7 +219,7 @@ class MovedPages:
         return False
 
     def _moved_outcome(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
-        """Return the outcome of a redirect to *target*, or to the response's URL if it is None."""
+        """Return the outcome of a redirect to *target*, or else (None) to the response's URL."""
         visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
         final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)

@@ -123,7 +123,7 @@ class Outcomes:
     # Pages.
 
     def answered(self, attempt: PageAttempt, response: Response) -> None:
-        """Note that the host of a page has given a good response."""
+        """Record that the host of a page has given a good response."""
         task = attempt.lease.task
         # If another proxy failed for this page before, that proxy must have been the cause.
         self.causes.proxies.note_fetched(task.url, response.proxy)
@@ -182,7 +182,7 @@ class Outcomes:
         return None if self.bodies is None else await self.bodies.keep(attempt)
 
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
-        """Note that a page is finished, and whether it may become a probe page."""
+        """Record that a page is finished, and whether it may become a probe page."""
         task, session = attempt.lease.task, attempt.session
         plain = task.method == "GET" and not task.headers and response.url == task.url
         if session is not None:
@@ -243,7 +243,7 @@ class Outcomes:
         return await self._page_failure(attempt, error)
 
     async def unanswered(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
-        """Record a failure without a response; raises `Defer` if the page is not its cause."""
+        """Record a failure without a response; raises `Defer` if the page is not the cause."""
         task = attempt.lease.task
         match refusal:
             case StopCrawl():
@@ -285,7 +285,7 @@ class Outcomes:
         return await self.failed(attempt, error, failed)
 
     async def _page_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
-        """Record a failure that the page itself caused, and free the slot of the page's host."""
+        """Record a failure that the page itself caused, and free the page's slot at its host."""
         task, response, status = attempt.lease.task, error.response, error.status
         # If only this page is throttled, do not count the response for or against the host's
         # health.

@@ -46,7 +46,7 @@ _GROWTH_FACTOR = 1.25
 #: Bytes that lexbor needs for any page; lexbor segfaults if it has only a quarter of this.
 _PARSER = 5 << 18
 _MAX_PROCESSES = 2
-#: A parsing process may wait for the CPU. Its time limit is its CPU limit times this factor.
+#: A parsing process may wait for the CPU. The time limit is the CPU limit times this factor.
 _TIMEOUT_FACTOR = 12
 #: A page is refused if this number of processes died; a single process may die by chance.
 _MAX_DEATHS = 2

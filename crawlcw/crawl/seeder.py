@@ -78,7 +78,7 @@ class RunStart:
         return started_at
 
     async def end(self) -> None:
-        """Note that the ledger is drained, so that the next crawl begins another run."""
+        """Record that the ledger is drained, so that the next crawl begins another run."""
         await self._note(self._started_at, over=self._ledger.now())
 
     async def _note(self, started_at: datetime, **other_times: datetime) -> None:
@@ -250,7 +250,7 @@ class Seeder:
         return task
 
     async def _note_seeded(self) -> None:
-        """Note that `start` need not run again, if all its requests are in the ledger."""
+        """Record that `start` need not run again, if all its requests are in the ledger."""
         if not self._has_ended or self._is_repeated or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:

@@ -220,7 +220,7 @@ class _Examination:
         return was_repaired
 
     async def _sleeping_hosts(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
-        """Yield hosts that lost a wake-up: they are ready later than their first task is due."""
+        """Yield hosts that become ready too late for their first task, after a lost wake-up."""
         if wanted_ids is None:
             cursor = ""
             while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):

@@ -73,7 +73,7 @@ class LedgerRetry:
         except LedgerUnavailableError as error:
             return await self._repeat(name, partial(operation, *args, **kwargs), error, started_at)
         if (now := time.monotonic()) - started_at > _MAX_DELAY_S:
-            # A slow answer without a failure shows that the database was frozen; count an outage.
+            # A slow answer without a failure shows that the database was frozen: note an outage.
             self._note_outage(started_at)
             self._outage_end = now
         if started_at > self._last_success_start:

@@ -59,7 +59,7 @@ class Pool:
         self._queue.put_nowait(lease)
 
     def task_done(self) -> None:
-        """Note that the work on a lease has ended, with or without success."""
+        """Record that the work on a lease has ended, with or without success."""
         self.dispatched -= 1
         self._work_done.set()
 
@@ -175,7 +175,7 @@ class Quarantine:
         return True
 
     def leave(self, lease: Lease) -> None:
-        """Note that the work on a task has ended or will not start."""
+        """Record that the work on a task has ended or will not start."""
         self._in_progress.discard((lease.task.id, lease.fence))
         if not self._in_progress:
             self._none_in_progress.set()

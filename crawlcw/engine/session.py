@@ -73,7 +73,7 @@ class TaskLeases:
         return list(self._lease_by_task.values())
 
     def mark_settling(self, leases: Iterable[Lease]) -> None:
-        """Note that the outcomes of *leases* are being written to the ledger."""
+        """Record that the outcomes of *leases* are being written to the ledger."""
         for lease in filter(self.is_current, leases):
             self._settling_ids.add(lease.task.id)
 

@@ -95,7 +95,7 @@ class Step(Protocol):
         """Note a response: its HTTP status, and the bytes of its decoded body."""
 
     def record_failure(self, reason: str) -> None:
-        """Note that the step failed, for one of the reasons of `errors.Reason`."""
+        """Record that the step failed, for one of the reasons of `errors.Reason`."""
 
 
 #: If a crawl has no instruments, each step uses this empty context manager.

@@ -132,7 +132,7 @@ async def follow(
     stdout: BinaryIO,
     poll_interval_s: float = _POLL_INTERVAL_S,
 ) -> int:
-    """Write items to *stdout* as JSON Lines until the ledger is drained; return their number.
+    """Write items to *stdout* as JSON Lines until the ledger is drained; return the item count.
 
     If a page is fetched again, its items are written again. If the outcome of a page reaches the
     ledger more than a minute late, the page's items may be missing.

@@ -312,7 +312,7 @@ def _is_inside(host: str) -> bool:
 
 
 def _is_always_refused(address: str) -> bool:
-    """Return whether *address* is refused even for a host name that may be private."""
+    """Return whether *address* is refused even if its host name may have a private address."""
     ip = _parsed(address)
     return ip is None or ip in _METADATA_ADDRESSES or ip.is_link_local or ip.is_unspecified
 

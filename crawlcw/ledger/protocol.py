@@ -114,7 +114,7 @@ class Leases(Protocol):
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases to *lease* from now; return the ids of tasks whose lease is lost."""
+        """Extend the leases to now plus *lease*; return the ids of tasks whose lease is lost."""
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta

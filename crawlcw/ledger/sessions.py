@@ -30,7 +30,7 @@ class SessionChanges:
     """Changes that pages make to a session whose state is ready."""
 
     cookies: Mapping[str, Cookie | None]  #: changed cookies by digest; None deletes a cookie
-    score: int = 0  #: number of new pages with a good response; the session's score grows by it
+    score: int = 0  #: number of pages with a good response, which is added to the old score
     login_probe: str | None = None  #: URL of the last page with a good response
 
 

@@ -100,7 +100,7 @@ class StallLog:
     def explains(
         self, reason: Reason, attempt_start: float, *, now: float, limits: Mapping[Reason, float]
     ) -> bool:
-        """Return whether stalls alone may be the cause why an attempt since *attempt_start* failed.
+        """Return whether stalls alone may have failed an attempt that began at *attempt_start*.
 
         *limits* maps each timeout to its limit in seconds. The stalls explain a timeout if the
         attempt exceeded the limit only because of the stalls. A long stall also explains a

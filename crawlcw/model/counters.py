@@ -220,7 +220,7 @@ class Counters:
     unchanged: int = 0  #: pages that were visited again and had not changed
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
-    """Why this run gave up an origin, for at most a hundred origins."""
+    """Map from an origin that this run gave up to the reason, for at most a hundred origins."""
     more_hosts_given_up: int = 0  #: number of given-up origins that `hosts_given_up` leaves out
     truncated: int = 0  #: response bodies cut off at `max_body`, or by the server
     over_full: int = 0  #: pages ignored because their hosts had reached `max_pages_per_host`
@@ -276,7 +276,7 @@ class Report(Counters):
 
 
 def failed_pages(reasons: Mapping[str, int]) -> int:
-    """Return how many failed tasks `retry-failed` would retry, from the number of each reason.
+    """Return how many failed tasks `retry-failed` would retry; *reasons* has counts by reason.
 
     `retry-failed` also retries pages beyond `max_pages_per_host`, but these pages did not fail.
     """

@@ -54,7 +54,7 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.PAYLOAD_TRUNCATED,
 }
 #: If no host answers for these seconds, crawlcw decides that the hosts have failed, not the uplink.
-#: Only after this time a host name that DNS once knew is gone, because DNS may fail for minutes.
+#: A host name that DNS once knew is given up after this time, because DNS may fail for minutes.
 LONGEST_OUTAGE = 3600.0
 #: Default maximum number of entries that the function `remember` keeps in a map.
 _MAX_ENTRIES = 10_000
@@ -161,7 +161,7 @@ class _Mark:
 
 
 Marks = OrderedDict[bytes, _Mark]
-"""Throttled pages of one process, by task id; this map outlives the lease of the host."""
+"""Map from task ids to throttled pages of a process; the map outlives the host's lease."""
 
 
 @dataclass(slots=True)
@@ -345,7 +345,7 @@ class Origin(Breaker):
             is_closed = reason is Reason.DNS_NXDOMAIN or (
                 other_responds and reason in PAST_THE_NAME
             )
-            # A port that throttles pages (429) is reachable, so two faults are not enough.
+            # A port that throttles pages (429) is reachable: do not give it up after two faults.
             if is_closed and self.good_at is None and not self.has_responded:
                 max_failures = min(max_failures, _FEW_FAILURES)
             is_final = failures - self.unresolved >= max_failures
@@ -449,7 +449,7 @@ class Uplink(Breaker):
 
     is_blocked: bool = False  #: whether no task may begin until a probe gets a response
     good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    """URL of one page for each host that has responded; the host that responded last is last."""
+    """URL of one page for each host that has responded, in the order of the last responses."""
     answered_at: float = float("-inf")  #: time of the last response of any host
     silent_until: float = float("-inf")  #: end of the last period without any response
     back_at: float = float("-inf")  #: end of the last outage of the uplink

@@ -257,7 +257,7 @@ class HostLease:
     """The right to request pages of one host until `expires`."""
 
     host: Host
-    """State of the host when the lease began, without `ready_at`, which the owner sets later."""
+    """State of the host when the lease began; the owner sets the host's `ready_at` later."""
     token: str
     epoch: int
     expires: datetime
@@ -265,7 +265,7 @@ class HostLease:
 
 
 class FailureCalls(Enum):
-    """For which waiting tasks of a given-up origin the crawl calls a method of the spider."""
+    """The waiting tasks of a given-up origin for which the crawl calls a spider's method."""
 
     NONE = auto()
     ERRBACK = auto()  #: only tasks with an errback

@@ -64,7 +64,7 @@ class Choice:
             )
 
     def confirm(self, question: str) -> None:
-        """Ask for confirmation if there are no keys; a text replaces `{}` in *question*."""
+        """Ask for confirmation if there are no keys; `{}` in *question* stands for the tasks."""
         if not self.keys and not self.dry_run:
             task_text = f"{self.subject.name}{self.selection.condition}"
             confirm(question.format(task_text), yes=self.yes)

@@ -34,9 +34,9 @@ async def command(
 ) -> int:
     """Check the invariants of the ledger of SPIDER.
 
-    The command checks all tasks, hosts, workers and the store itself. It may run during a crawl.
-    The exit code is 1 if the command leaves a violation unrepaired. Notes are not violations.
-    SPIDER names a spider as in `crawlcw run`, or a use case.
+    The command checks all tasks, hosts, workers and the store itself. The check may run during a
+    crawl. The exit code is 1 if the command leaves a violation unrepaired. Notes are not
+    violations. SPIDER names a spider as in `crawlcw run`, or a use case.
 
     With --ready the command reads no task, and only checks that a crawl could use the ledger. The
     exit code is 0 if a crawl could use the ledger, 69 if the ledger cannot be reached, and 78 if

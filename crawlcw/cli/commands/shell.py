@@ -111,7 +111,7 @@ class _Session:
 
     async def _fetch(self, request: Request) -> Response | None:
         try:
-            # Make a downloader for each URL; a downloader permits a private address only for one.
+            # Make a downloader for each URL; it permits a private address for one URL.
             await self._open.aclose()
             self._trial = await self._open.enter_async_context(
                 trying.open_trial(

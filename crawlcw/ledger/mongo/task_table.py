@@ -131,7 +131,7 @@ class TaskTable(Table):
         other_tests = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
         # First read the tasks with the cursor's time, then earlier tasks. Each of the two reads
-        # uses one index range for each status; one read of all would use several.
+        # uses one index range for each status; one read of all would use several ranges.
         for range_filter, order in after_cursor(index_range, cursor):
             missing_count = limit - len(cursors)
             size = scan_limit if other_tests else min(scan_limit, missing_count)

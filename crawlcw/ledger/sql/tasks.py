@@ -44,8 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_unholdable(error)))
-        # A database that locks rows needs them in the order of ids. For SQLite, keep the order of
-        # the links on a page, because workers claim the task first that was added first.
+        # A database that locks rows needs the rows in the order of ids. For SQLite, keep the order
+        # of the links on a page, because workers claim the task first that was added first.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):
