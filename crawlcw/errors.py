@@ -96,7 +96,7 @@ class Reason(StrEnum):
     CONTENT_TYPE = "content-type"
     UNWANTED = "unwanted"  #: the handler does not want its tracked task
     WITHDRAWN = "withdrawn"  #: the user withdrew the task before a worker claimed it
-    REDIRECT = "redirect"  #: the task is finished, because its URL redirects to another task's page
+    REDIRECT = "redirect"  #: the task is finished: its URL redirects to the page of another task
 
 
 #: The reasons that do not count as failures, because the task is unwanted.

@@ -41,7 +41,7 @@ async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[li
 def _next_chunk(
     entries: "queue.Queue[tuple[T] | Exception | None]", chunk_size: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
-    """Return the values of queue entries, and the last entry, which may be an error or None."""
+    """Return the values of queue entries, and the last read entry (a value, an error or None)."""
     chunk: list[T] = []
     entry = entries.get()
     with suppress(queue.Empty):

@@ -63,7 +63,7 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
 
 
 def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
-    # Set a higher CSV limit, because the ledger has a better message for a task that is too large.
+    # Raise the CSV limit, because for a too large task the ledger has a better message than `csv`.
     # The limit holds for the whole process, but the process reads only this one file.
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
     rows = csv.DictReader(lines)
@@ -83,7 +83,7 @@ def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
 
 
 def _task(fields: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
-    """Return the task of a JSON object. Without a field `data`, all other fields are data."""
+    """Return the task of a JSON object. Without `data`, all fields that are left are the data."""
     task_key = fields.pop(key)
     data = fields.pop("data", None)
     task_priority = _priority(fields.pop("priority", priority), priority, line)

@@ -30,7 +30,7 @@ class ParseOptions:
     """Options of `parse --stored`."""
 
     urls: Sequence[str]  #: empty: all stored pages
-    callback: str | None  #: if None, each page has the callback of its own request
+    callback: str | None  #: None: each page has the callback of its own request
     save: bool
     yes: bool
     as_json: bool
@@ -39,7 +39,7 @@ class ParseOptions:
 
 @dataclass(slots=True, kw_only=True)
 class _ParseCounts:
-    """Numbers of parsed pages, faulty pages, items and requests."""
+    """Counts of parsed pages, faulty pages, items and requests."""
 
     parsed: int = 0
     items: int = 0

@@ -121,7 +121,7 @@ class Admission:
         if attempt.slot_host != host:
             attempt.free()
         takes_slot = attempt.slot is None
-        # Exclude the wait from the timeouts, because the crawl causes the wait, not the server.
+        # Exclude the wait from the timeouts, because the crawl, not the server, causes the wait.
         with attempt.deadline:
             queue = await self._wait_for_slot(attempt, host, takes_slot=takes_slot)
         if takes_slot:

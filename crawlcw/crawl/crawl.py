@@ -65,7 +65,7 @@ class Ending:
         #: Time by which the spider's code must have ended, by the event loop's clock.
         self._ends_at = math.inf
         self.ends_at_once = False
-        #: Why the crawl ends early; None if it does not, or if the user stops the crawl.
+        #: Why the crawl ends early; None if it ends normally or by order of the user.
         self.early_end: EarlyEnd | None = None
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ class Crawl:
 
     @property
     def ending(self) -> EarlyEnd | None:
-        """Why the crawl ends early; None if it does not, or if the user stops the crawl."""
+        """Why the crawl ends early; None if it ends normally or by order of the user."""
         return self._ending.early_end
 
     def measures(self) -> Measures | None:

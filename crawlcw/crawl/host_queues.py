@@ -1,4 +1,4 @@
-"""Queues of the tasks that wait for their host, and heaps of the times when queues may start tasks.
+"""Queues of the tasks that wait for their host, and heaps of these queues by their next start.
 
 This module does no I/O, and its callers pass the time. The lease of a task waits in its host's
 queue until the host may get a request, so no fetcher sleeps and a slow host delays no other host.

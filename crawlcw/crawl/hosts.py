@@ -82,7 +82,7 @@ class FrontierHost:
     # --- serve the host
 
     def poll(self, *, is_stale: bool = True) -> None:
-        """Set whether the host's due tasks must be read; *is_stale* is false when a read starts."""
+        """Set whether the host's due tasks must be read; a read first sets *is_stale* to false."""
         self.is_stale = is_stale
         self.frontier.queues.changed.add(self.name)
 
@@ -362,7 +362,7 @@ class Frontier:
             host = self._add(state, lease, sent_at=sent_at)
         self.leased[name] = host
         if state.lost_origins:
-            # The previous owner may have died before it ignored the tasks of given-up origins.
+            # Ignore the tasks of given-up origins, because the previous owner may have died before.
             self.pending.ignore(host)
         for origin in state.origins.values():
             if origin.probe_page is not None and not origin.failures:
@@ -439,7 +439,7 @@ class Frontier:
         """Record that this process has lost the lease of a host."""
         if host := self.hosts.get(name):
             host.lease = None
-            host.loans.clear()  # the loans expire before another process can lease the host
+            host.loans.clear()  # they expire before another process can lease the host
             self.leased.pop(name, None)
             self.pending.forget(host)
             host.enter(Phase.LEAVING)

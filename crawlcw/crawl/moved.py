@@ -90,7 +90,7 @@ class MovedPages:
             target, record = await self._target(lease, home)
         except FetchError:
             return None
-        # If the target's parent is this task, an earlier attempt added the target and then died.
+        # A target whose parent is this task was added by an earlier attempt, which then died.
         if record is not None and record.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)

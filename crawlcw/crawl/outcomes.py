@@ -322,7 +322,7 @@ class Outcomes:
         if task.visit is not None:
             # The page existed at an earlier visit, so plan another visit even after this failure.
             failed = replace(failed, revisit=self.revisits.unchanged(task, now=self.now())[1])
-        # Settle before the errback, because the settlement tells whether the failure is final.
+        # Settle first, because only the settlement tells whether the failure is final.
         settlement = self.settled(lease, failed)
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))

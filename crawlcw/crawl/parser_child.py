@@ -33,7 +33,7 @@ def _addresses() -> int:
 
 
 def _parser(kind: str) -> Callable[[bytes], object]:
-    """Return the function with which the parser *kind* makes the tree of a page."""
+    """Return the function that makes the tree of a page, for the parser that *kind* names."""
     if kind == "lexbor":
         from selectolax.lexbor import LexborHTMLParser
 
@@ -68,7 +68,7 @@ def main(kind: str, memory_limit: int, seconds: float) -> None:
         size = _addresses() - used_bytes if used_bytes else memory_limit
         del tree  # not earlier, because the size was measured above
     except Exception:
-        # A parser raises only for lack of memory, and `sys.exit` would need memory.
+        # A parser raises only if memory is short, and `sys.exit` would need memory.
         os._exit(TOO_LARGE)
     sys.stdout.write(str(size))
 

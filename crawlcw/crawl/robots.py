@@ -111,7 +111,7 @@ class Robots:
         return await asyncio.shield(rules_future)
 
     def known_rules(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
-        """Return the rules for *url*'s origin if they are in memory or in *record*; else None."""
+        """Return the rules for *url*'s origin from memory or from *record*; None without rules."""
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)

@@ -143,7 +143,7 @@ class Seeder:
         if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
         if not await self._ledger.queries.find(TaskFilter(), limit=1):
-            # Another program has deleted the tasks, so forget the record of the seeds.
+            # Forget the record of the seeds, because another program has deleted all tasks.
             await self._ledger.notes.set_state({"seeds": None})
             return False
         for host in seeds["hosts"]:

@@ -4,10 +4,10 @@ All processes share the sessions in the ledger. A process writes changed cookies
 before the outcomes of their pages. If a page's session is not ready, the page is deferred while one
 process logs the session in.
 
-If a page looks as if the visitor is logged out, either the session is logged out, or the session
-has no right to the page. A **login probe** tells which: it is a page that only a logged-in session
-can see. If the login probe fails too, the session logs in again; if the login probe is good, the
-page has failed. If no login probe is known, a login that has not helped any page has failed.
+A page that looks logged out has one of two causes: the session is logged out, or it has no right to
+the page. A **login probe** tells which: it is a page that only a logged-in session can see. If the
+login probe fails too, the session logs in again; if the login probe is good, the page has failed.
+If no login probe is known, a login that has not helped any page has failed.
 """
 
 import asyncio
@@ -392,7 +392,7 @@ class Sessions:
         entry.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write and read the changes of sessions from time to time, until cancelled."""
+        """Until cancelled, write this process's changes of sessions and read other changes."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for entry in list(self._entries.values()):
@@ -407,7 +407,7 @@ class Sessions:
                     self._entries.pop(entry.identity.name, None)
 
     async def keep(self) -> None:
-        """Write the changes of all sessions to the ledger, with one write for each session."""
+        """Write each session's changes to the ledger, by one write for each session."""
         # Also wait for writes in progress, because a write is durable only when it has ended.
         changed_sessions = [
             entry for entry in self._entries.values() if entry.has_news or entry.keeping.locked()

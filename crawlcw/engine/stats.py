@@ -46,7 +46,7 @@ class Stats(Counters):
         return time.monotonic() - self.started_at
 
     def snapshot(self) -> Counters:
-        """Return a copy of the counters; each mapping has its largest numbers first."""
+        """Return a copy of the counters; its mappings begin with their largest numbers."""
         return Counters() + self
 
     def host_given_up(self, origin: str, reason: str) -> None:
@@ -57,7 +57,7 @@ class Stats(Counters):
             self.more_hosts_given_up += 1
 
     def count_unwritten(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
-        """Add *settlements* to the numbers of unwritten pages and items; subtract if *written*."""
+        """Add *settlements* to the counts of unwritten pages and items (subtract if *written*)."""
         step = -1 if written else 1
         for settlement in settlements:
             change = settlement.change

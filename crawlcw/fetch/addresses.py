@@ -86,7 +86,7 @@ current_hop: ContextVar[Hop] = ContextVar("current_hop")
 class AddressRefusedError(PermissionError):
     """The host has a private address, and the user has not allowed this.
 
-    The error has no text, because aiohttp would turn errors with different texts into an `OSError`.
+    The error has no text, because aiohttp joins errors with different texts to one `OSError`.
     """
 
 
@@ -337,7 +337,7 @@ def _embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
     if ip in _NAT64 or ip in _IPV4_COMPATIBLE:
         return IPv4Address(packed[12:])
     if ip in _NAT64_LOCAL:
-        # RFC 6052, section 2.2: behind a /48 prefix, byte 8 is in the middle of the IPv4 address.
+        # RFC 6052, section 2.2: after a /48 prefix, byte 8 splits the IPv4 address; leave it out.
         return IPv4Address(packed[6:8] + packed[9:11])
     # All Teredo addresses (2001::/32) are refused, because this network is in `_SPECIAL_NETWORKS`.
     return None

@@ -60,7 +60,7 @@ class Tasks(Protocol):
         """
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
-        """Reopen each of *tasks* that has ended, if its page has changed since its last visit.
+        """Reopen each of *tasks* that has ended, if its page changed after the task's last visit.
 
         `ChangedTask.changed` is the time of the change. A task has ended if it is finished, or if
         it is ignored after a failure. A reopened task is `todo`, due now, and keeps its results

@@ -58,8 +58,8 @@ class Groups:
 
         - The group of a host, callback or depth counts all its tasks.
         - The group of a reason counts both ignored tasks and failed tasks that wait for a retry.
-        - The group of a status code counts done tasks. The group None counts done tasks that never
-          had a response.
+        - The group of a status code counts only done tasks. The group None counts done tasks that
+        never had a response.
 
         `by` reads only indexes. SQL ledgers count in one snapshot. MongoDB counts one index range
         after the other, which takes 0.3 s for a million tasks. If a task changes during the count,

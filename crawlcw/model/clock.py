@@ -140,7 +140,7 @@ class Silence:
         self.seconds = 0.0
 
     def record(self, now: float, *, has_sign: bool) -> float:
-        """Record whether a sign came since the last call; return the seconds without a sign."""
+        """Record whether a sign of life has come; return the seconds since the last sign."""
         elapsed = min(now - self._recorded_at, self._max_elapsed_s)
         self._recorded_at = now
         self.seconds = 0.0 if has_sign else self.seconds + elapsed

@@ -228,7 +228,7 @@ class Counters:
     internal_errors: int = 0  #: errors from bugs in crawlcw, each of which deferred a page
 
     def __add__(self, other: "Counters") -> "Counters":
-        """Return the sum of two counters; each mapping has its largest numbers first."""
+        """Return the sum of two counters; its mappings begin with their largest numbers."""
         hosts = {**self.hosts_given_up, **other.hosts_given_up}
         more_hosts = self.more_hosts_given_up + other.more_hosts_given_up
         total: dict[str, Any] = {

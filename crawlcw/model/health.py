@@ -314,7 +314,7 @@ class Origin(Breaker):
         named: bool = False,
         other_responds: bool = False,
     ) -> int:
-        """Open the breaker; return the number of new faults (0 if an open breaker stays open).
+        """Open the breaker, or keep it open; return the number of new faults, which may be 0.
 
         *chance* is the argument of `Policy.rest`. *named* says that DNS once found an address of
         the host. *other_responds* says that the host's origin with the other scheme answers.

@@ -230,7 +230,7 @@ class SlowStart:
     """Time when the last request with a fast response was sent."""
 
     def answered(self, *, latency: float, sent: datetime) -> float:
-        """Record a response after *latency* seconds; return the latency that counts for the host.
+        """Record a response after *latency* seconds; return the latency by which to judge the host.
 
         If the response was cut off or the event loop stalled, the latency is unknown and *latency*
         is 0. The result is 0 for a slow page if the host meanwhile answered another page quickly.

@@ -52,7 +52,7 @@ class Identity:
 
     name: str
     state: IdentityState = IdentityState.FRESH
-    fence: int = 0  #: number of changes of the session, except changes by pages
+    fence: int = 0  #: number of changes of the session; changes by pages do not count
     cookies: Mapping[str, Cookie] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()  #: origins (scheme, host, port) to which requests send `headers`
@@ -69,7 +69,7 @@ class Identity:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the session is in a pool, whose sessions may all request the same pages."""
+        """Whether the session is in a pool; any session of a pool can request the pool's pages."""
         return self.name.startswith(POOLED)
 
     @property

@@ -17,12 +17,12 @@ MAX_RESTS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleReason:
-    """The reason why the crawl waits without any running request; times are of the ledger clock."""
+    """Why the crawl waits without any running request; the times are by the ledger's clock."""
 
     paused_since: datetime | None = None  #: time at which the user paused the crawl
     down_since: datetime | None = None  #: since when this machine's network is down
     hosts: int = 0  #: number of hosts that rest after failures
-    ends_at: datetime | None = None  #: end of the first rest of a host or proxy, or a due time
+    ends_at: datetime | None = None  #: end of the first rest (of a host or a proxy), or a due time
     cause: str = ""  #: why the first host rests, such as `429, Retry-After`
     proxies: str = ""  #: why no proxy is usable before `ends_at`; empty if a proxy is usable
     others_have_tasks: bool = False  #: whether other workers probably lease the due tasks

@@ -51,9 +51,9 @@ async def command(
 ) -> None:
     """Write the items of SPIDER, with the fields that the spider yielded.
 
-    The extension selects the format: .jsonl (an item a line), .json (an array), .csv or .parquet
-    (`pip install 'crawlcw[parquet]'`). A second extension .gz or .zst compresses the file. s3://,
-    gs:// and other remote stores need `pip install 'crawlcw[remote]'`.
+    The extension selects the format: .jsonl (one item for each line), .json (an array), .csv or
+    .parquet (`pip install 'crawlcw[parquet]'`). A second extension .gz or .zst compresses the file.
+    s3://, gs:// and other remote stores need `pip install 'crawlcw[remote]'`.
 
     SPIDER names a spider as in `crawlcw run`. The tasks of a use case have results instead of
     items; `crawlcw tasks NAME --json` shows the results.

@@ -29,7 +29,7 @@ from crawlcw.ledger.protocol import Ledger
     "--processes",
     minimum=0,
     default=1,
-    about="Number of worker processes; with 0 this process crawls, for a debugger or stdin.",
+    about="Number of worker processes; with 0 this process crawls (for a debugger or stdin).",
 )
 @options.number_option("--concurrency", minimum=1, about="Fetchers in each process.")
 @options.settings_option

@@ -57,7 +57,7 @@ class _CrawlStats:
 @click.option(
     "--all-items",
     is_flag=True,
-    help="Count all items. On MongoDB the count takes 4 s for a million tasks.",
+    help="Count all items; on MongoDB this takes 4 s for a million tasks.",
 )
 @click.option(
     "--watch", "watched", is_flag=True, help="Show the numbers again and again, until Ctrl-C."

@@ -394,8 +394,8 @@ class Supervisor:
     async def _release_dead_workers(self) -> bool:
         """Release the tasks of dead workers at once, without waiting until the leases expire.
 
-        Return whether a dead worker ran a quarantined page alone. If so, the crash counts for this
-        page, and the page is given up after several crashes.
+        Return whether a dead worker ran a quarantined page. Such a crash counts for this page, and
+        after several crashes the page is given up.
         """
         was_quarantined = False
         try:

@@ -61,7 +61,7 @@ format_option = click.option(
     type=click.Choice(("text", "json")),
     default="text",
     show_default=True,
-    help="Log format on stderr. With json the progress and the report are JSON records too.",
+    help="Log format on stderr. With json, the progress and the report are JSON records too.",
 )
 file_option = click.option(
     "--log-file",

@@ -28,7 +28,7 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: The pause between two counts of tasks is this multiple of the time that a count took.
+#: The pause between two counts of tasks is as long as the last count took, times this number.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _MAX_ROWS = 8
@@ -127,7 +127,7 @@ class Progress:
 
     @property
     def eta(self) -> timedelta | None:
-        """Estimated time until all processes have finished the known tasks, or None if unknown."""
+        """Estimated time until all processes have finished the known tasks; None if unknown."""
         remaining = self.counts.total - self.done_count
         rate = self._done_rate.per_minute
         return timedelta(minutes=remaining / rate) if rate > 0 else None

@@ -192,7 +192,7 @@ class TaskTable(Table):
         return await self._store.count(self.filter(where), hint=_INDEX_BY_PATH[by], limit=limit)
 
     async def count_by_index(self, where: Where) -> int | None:
-        """See `port.Tasks.count_by_index`; each case below reads one index range."""
+        """See `port.Tasks.count_by_index`; each branch below reads one index range."""
         statuses = {Status(status_case) for status_case in where["status"].values}
         tests = self.filter({name: test for name, test in where.items() if name != "status"})
         match sorted(tests):

@@ -136,6 +136,6 @@ def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Itera
 
 
 def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:
-    """Durably change rows by one statement; return the number of changed rows."""
+    """Run one statement durably; return the number of changed rows."""
     with db.transaction(durable=True):
         return db.execute(statement, values).rowcount

@@ -125,7 +125,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Replace each row that is unchanged since its read; return the leases of other rows."""
+        """Replace each row that is unchanged since its read; return the other writes' leases."""
         guarded_writes = []
         for _, write in writes:
             task = write.task
