@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("scrapy")
-
 from scrapy import Request as ScrapyRequest
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.http import Response as ScrapyResponse

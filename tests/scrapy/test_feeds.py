@@ -21,10 +21,9 @@ from crawlcw.engine.workers import this_worker
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.values import ItemFields
-from crawlcw.scrapy import codec, feeds
+from crawlcw.scrapy import codec, feeds, reactor
 from tests.support.ledgers import claimed, make_task, success
 
-reactor = pytest.importorskip("crawlcw.scrapy.reactor")
 pytestmark = pytest.mark.quick
 
 
