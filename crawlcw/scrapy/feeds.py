@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -36,8 +37,8 @@ _NOTE = "scrapy_feeds"
 #: A worker on another machine without a heartbeat for this time counts as dead.
 _MAX_SILENCE = timedelta(seconds=15)
 _LOCK_POLL_S = 0.1
-#: Number of items after which other tasks of the event loop run.
-_BATCH_SIZE = 500
+#: Seconds after which the export lets other tasks of the event loop run.
+_STEP_S = 0.05
 
 
 async def write(crawler: Crawler, ledger: Ledger) -> None:
@@ -103,7 +104,7 @@ async def _export(
     assert spider is not None
     exporter.feeds = feeds
     exporter.open_spider(spider)
-    count = 0
+    pause_at = time.monotonic() + _STEP_S
     async for row in rows:
         kind = codec.item_class(row.item_class) if row.item_class else None
         item = row.item if kind is None else codec.item_of(kind, row.item)
@@ -112,9 +113,9 @@ async def _export(
         except Exception:  # a serializer of the project may raise any error
             url, event = printable(row.url), {"event": "feed_error"}
             logger.exception("could not export an item of %s", url, extra=event)
-        count += 1
-        if count % _BATCH_SIZE == 0:
+        if time.monotonic() >= pause_at:
             await asyncio.sleep(0)
+            pause_at = time.monotonic() + _STEP_S
     failure_count = _failure_count(crawler)
     await exporter.close_spider(spider)
     return _failure_count(crawler) == failure_count
