@@ -31,6 +31,7 @@ KINDS = {
         "watching",
         "tracking",
         "extending",
+        "scrapy-projects",
         "scrapy",
         "crawlee",
     ),
