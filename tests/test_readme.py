@@ -82,7 +82,7 @@ def test_the_figures_of_the_readme_are_those_of_the_page_about_performance():
 
 
 def test_the_readme_leads_to_every_page_of_the_manual():
-    led_to = set(re.findall(r"\(crawlcw/guide/(\w+)\.md\)", README))
+    led_to = set(re.findall(r"\(crawlcw/guide/([\w-]+)\.md\)", README))
 
     assert led_to == {name for name in NAMES if not name.startswith("api-")}
 

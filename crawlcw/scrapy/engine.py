@@ -25,6 +25,10 @@ from crawlcw.scrapy.offsite import Offsite
 logger = logging.getLogger(__name__)
 
 
+#: Maximum size of `Engine._start_ids`; older ids are in the ledger.
+_MAX_START_IDS = 10_000
+
+
 @dataclass(slots=True, eq=False)
 class PageOutput:
     """The output of one callback or errback: its requests, and its items after the pipelines."""
@@ -95,6 +99,7 @@ class Engine(ExecutionEngine):
         self._slot = self.slot = EngineSlot(self)  # type: ignore[assignment]
         #: Requests that no page has yielded, such as those of `start` and of extensions.
         self.requests: deque[scrapy.Request] = deque()
+        self._start_ids: set[bytes] = set()  #: ids of the last requests in `requests`
         self.has_requests = asyncio.Event()  #: set if there are `requests` or the spider closes
         self.close_reason: str | None = None  #: why a component closes the spider, or None
         self.identities: Identities
@@ -107,20 +112,22 @@ class Engine(ExecutionEngine):
         if not self.offsite.admits(request):
             return
         output = running_output()
-        ids = set[bytes]() if output is None else output.ids
+        ids = self._start_ids if output is None else output.ids
         if self.identities.is_known(request, ids):
             self.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self.spider
             )
             return
         self.crawler.stats.inc_value("scheduler/enqueued")
+        if not request.dont_filter and (task_id := self.identities.of(request).task_id) is not None:
+            if output is None and len(ids) >= _MAX_START_IDS:
+                ids.clear()
+            ids.add(task_id)
         if output is None:
             self.requests.append(request)
             self.has_requests.set()
-            return
-        output.requests.append(request)
-        if not request.dont_filter and (task_id := self.identities.of(request).task_id) is not None:
-            ids.add(task_id)
+        else:
+            output.requests.append(request)
 
     async def download_async(self, request: scrapy.Request) -> Response:
         """Return the response to *request* after the downloader middlewares; makes no task."""

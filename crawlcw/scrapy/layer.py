@@ -23,6 +23,7 @@ from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError
+from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.scrapy import codec
 from crawlcw.scrapy.components import Retry, RetryLater, call
 from crawlcw.scrapy.cookies import Jars
@@ -286,7 +287,9 @@ def _outgoing(request: scrapy.Request, task_request: Request | None) -> Request:
     outgoing = Request(
         request.url, method=request.method, headers=headers, body=request.body or None
     )
-    if task_request is not None:
+    if task_request is None:
+        options["accept_statuses"] = tuple(REDIRECTS)  # a middleware follows redirects
+    else:
         outgoing.options = task_request.options
     if options:
         outgoing.options = replace(outgoing.options, **options)
