@@ -2,7 +2,8 @@
 
 import difflib
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -30,8 +31,30 @@ _JSON = "Print one JSON object for programs, with the number of tasks."
 _DRY_RUN = "Change nothing: only count the tasks."
 
 
+async def ids_of(ledger: Ledger, keys: Iterable[str]) -> set[bytes]:
+    """Return the ids of the tasks with these keys (in a crawl, URLs); raises `UsageError`.
+
+    If the ledger has no GET request of a URL, the ids are those of other requests of the URL, such
+    as POST requests and requests with their own fingerprint. An unknown key has one id.
+    """
+    ids: set[bytes] = set()
+    for key in keys:
+        task_id = task_of(ledger, key)
+        if ledger.kind.tracked or await ledger.tasks.get(task_id) is not None:
+            ids.add(task_id)
+            continue
+        url = urls.locate(key).url
+        async with aclosing(ledger.queries.walk(TaskFilter(url_prefix=url))) as records:
+            other_ids = {record.task.id async for record in records if record.task.url == url}
+        ids |= other_ids or {task_id}
+    return ids
+
+
 def task_of(ledger: Ledger, key: str) -> bytes:
-    """Return the id of the task with this key (in a crawl, a URL); raises `UsageError`."""
+    """Return the id of the task with this key (in a crawl, a GET request of a URL).
+
+    Raises `UsageError`.
+    """
     if ledger.kind.tracked:
         from crawlcw.tracking import keys  # imported late: crawls do not need it
 

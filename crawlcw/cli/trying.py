@@ -52,13 +52,17 @@ class AnyPage(Spider):
         """Yield nothing."""
 
 
-def spider_or_any(
-    spider: str | None, arguments: Sequence[str], assignments: Sequence[str]
-) -> tuple[Spider, Sequence[str]]:
-    """Return the spider that the user names, or one that accepts any page; see `loading.load`."""
-    if spider:
-        return loading.load(spider, arguments, assignments)
-    return AnyPage(start_urls=[]), assignments
+def spider_or_any(spider: str | None, arguments: Sequence[str]) -> Spider:
+    """Return the spider that the user names, or one that accepts any page; raises `UsageError`."""
+    if not spider:
+        return AnyPage(start_urls=[])
+    if (scrapy_target := loading.in_scrapy_project(spider)) is not None:
+        folder, name = scrapy_target
+        raise UsageError(
+            f"{name} is a spider of a Scrapy project, which needs a crawl: run "
+            f"`scrapy parse URL --spider {name}` in {folder} to try a page"
+        )
+    return loading.make(loading.find(spider), arguments)
 
 
 @asynccontextmanager

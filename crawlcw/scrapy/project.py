@@ -108,6 +108,8 @@ def spider_classes(folder: Path) -> "list[type[scrapy.Spider]]":
 def _opened(folder: Path, assignments: Iterable[str] = ()) -> "Iterator[Settings]":
     """Yield the project's settings; the block runs in *folder*, and its errors become sentences."""
     _check(folder)
+    from scrapy.exceptions import ScrapyDeprecationWarning
+
     from crawlcw.scrapy import older, reactor
     from crawlcw.scrapy.import_errors import import_error
 
@@ -122,6 +124,8 @@ def _opened(folder: Path, assignments: Iterable[str] = ()) -> "Iterator[Settings
         # import installs another reactor.
         reactor.install()
         older.install()
+        # A deprecated call still works in the installed Scrapy.
+        warnings.filterwarnings("ignore", category=ScrapyDeprecationWarning)
         yield _settings(folder, assignments)
     except CrawlcwError:
         raise

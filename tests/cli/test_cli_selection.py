@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from crawlcw.api.request import Request
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
@@ -175,3 +176,30 @@ def test_what_nobody_holds_any_more_is_changed_and_what_is_held_is_told(
     assert json.loads(dry.stdout) == {"tasks": number, "dry_run": True, "at_work": 1}
     assert (done.returncode, done.stdout) == (0, f"{said}{left}\n")
     assert asyncio.run(with_status(ledger_url, Status.PROCESSING)) <= {f"{SHOP}9"}
+
+
+def test_a_url_names_its_other_requests_if_it_has_no_get_request(pages: None, ledger_url: str):
+    form, other = f"{SHOP}form", f"{SHOP}form?other"
+
+    async def fill() -> None:
+        ledger = await open_ledger(ledger_url, "pages")
+        requests = [
+            Request(form, method="POST", body=b"a"),
+            Request(form, fingerprint=b"of another framework"),
+            Request(other, method="POST"),
+            Request(URLS[0], method="POST"),
+        ]
+        await ledger.tasks.add([request.task(now=ledger.now()) for request in requests])
+        await ledger.close()
+
+    asyncio.run(fill())
+    by_key = invoke("tasks", "pages", "--key", form).stdout
+    shown = invoke("show", "pages", form)
+    withdrawn = invoke("ignore", "pages", form)
+
+    assert by_key.count(f"{form} ") == 2
+    assert (shown.returncode, shown.stdout.startswith(f"{form}\n")) == (0, True)
+    assert withdrawn.stdout == "2 of 2 withdrawn\n"
+    # The GET request of a URL is its page, whatever other requests the URL has.
+    assert invoke("tasks", "pages", "--key", URLS[0]).stdout.count(URLS[0]) == 1
+    assert asyncio.run(with_status(ledger_url, Status.TODO)) == {URLS[0], *URLS[2:], other}

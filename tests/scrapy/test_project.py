@@ -287,6 +287,19 @@ def test_commands_that_read_a_ledger_do_not_import_the_project(folder: Path, com
     assert "there is no ledger at .crawlcw/ledger.db" in run.stderr
 
 
+@pytest.mark.parametrize("command", ["parse {} http://a.example/", "fetch --spider {} http://a/"])
+def test_commands_for_one_page_name_the_command_of_scrapy(folder: Path, command: str):
+    write_project(folder / "shops")
+
+    run = invoke(*command.format("shops:books").split())
+
+    assert run.returncode == 2
+    assert run.stderr == (
+        "crawlcw: books is a spider of a Scrapy project, which needs a crawl: run `scrapy parse "
+        "URL --spider books` in shops to try a page\n"
+    )
+
+
 def test_a_folder_alone_says_how_to_name_a_spider(folder: Path):
     write_project(folder / "shops")
 

@@ -7,6 +7,10 @@ import pytest
 pytest.importorskip("scrapy")
 
 from crawlcw import SpiderError
+from crawlcw.api.request import Request
+from crawlcw.cli import loading
+from crawlcw.cli.first_run import warn_of
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.scrapy import project, refusals
 from crawlcw.scrapy.import_errors import REMOVED
 from tests.scrapy.written import SPIDER, folder, write_project
@@ -283,3 +287,39 @@ def test_a_pipeline_that_writes_a_file_is_named_but_not_refused(folder: Path):
         "-> `crawlcw export` writes all items"
     )
     assert [found.line for found in refusals.own_files(crawler, folder)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("is_resumed", "processes", "events"),
+    [
+        (False, 1, []),
+        (False, 2, ["own_file"]),
+        (True, 1, ["memory_lost", "own_file"]),
+    ],
+)
+async def test_a_resume_warns_of_lost_attributes_and_several_processes_of_files(
+    folder: Path,
+    is_resumed: bool,
+    processes: int,
+    events: list[str],
+    caplog: pytest.LogCaptureFixture,
+):
+    files = {"spiders/books.py": STATEFUL, "pipelines.py": WRITER}
+    settings = 'ITEM_PIPELINES = {"shop.pipelines.Writer": 1}\n'
+    write_project(folder / "shops", files, settings=settings)
+    spider = loading.make(loading.find("shops:books"), [])
+    ledger = await open_ledger("sqlite:///:memory:", spider.name)
+    if is_resumed:
+        await ledger.tasks.add([Request("https://shop.example/").task(now=ledger.now())])
+
+    await warn_of(spider, ledger, processes=processes)
+    await ledger.close()
+
+    records = [record for record in caplog.records if record.name == "crawlcw.cli.first_run"]
+    assert [vars(record)["event"] for record in records] == events
+    if is_resumed:
+        assert records[0].getMessage() == (
+            "the project keeps values in memory, which this run begins without: "
+            "Books.pages (shop/spiders/books.py, line 12), Books.seen (shop/spiders/books.py, "
+            "line 13)"
+        )

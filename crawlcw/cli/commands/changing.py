@@ -21,9 +21,9 @@ from crawlcw.cli.selection import (
     dry_run_option,
     from_now,
     host_of,
+    ids_of,
     print_count,
     selection_options,
-    task_of,
 )
 from crawlcw.engine.workers import dead_workers, reap_dead_workers
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason, UsageError
@@ -76,7 +76,7 @@ class Choice:
         writes nothing.
         """
         async with self.subject.opened() as ledger:
-            task_filter = self._filter(ledger)
+            task_filter = await self._filter(ledger)
             count = await ledger.queries.count(task_filter.with_statuses(statuses))
             orphans = await _orphaned_count(ledger, task_filter)
             return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
@@ -86,7 +86,7 @@ class Choice:
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
             # Do not change a task that another process changes after this moment.
-            task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
+            task_filter = replace(await self._filter(ledger), changed_before=from_now(ledger))
             return Count(number=await change(ledger, task_filter)), await _leased_count(
                 ledger, task_filter
             )
@@ -94,7 +94,9 @@ class Choice:
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
         """Change or count the chosen tasks; print number and *participle*, such as `7 deleted`."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
-        total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
+        # A URL may have several requests.
+        total = max(len(set(self.keys)), count.number)
+        total_note = f" of {total:,}" if self.keys else ""
         self.print_count(
             count, at_work, f"{count}{total_note} {'would be ' if self.dry_run else ''}{participle}"
         )
@@ -103,9 +105,9 @@ class Choice:
         """Print the number of affected tasks as text or JSON, as the command's options say."""
         print_count(count, message, dry_run=self.dry_run, as_json=self.as_json, at_work=at_work)
 
-    def _filter(self, ledger: Ledger) -> TaskFilter:
+    async def _filter(self, ledger: Ledger) -> TaskFilter:
         if self.keys:
-            return TaskFilter(ids={task_of(ledger, key) for key in self.keys})
+            return TaskFilter(ids=await ids_of(ledger, self.keys))
         return self.selection.filter(ledger)
 
 
@@ -327,7 +329,7 @@ async def recrawl(
             statuses
         )
         # The options restrict the URLs that the user named.
-        task_filter = replace(task_filter, ids={task_of(ledger, url) for url in urls} or None)
+        task_filter = replace(task_filter, ids=await ids_of(ledger, urls) or None)
         if dry_run:
             count = await ledger.queries.count(task_filter)
         else:

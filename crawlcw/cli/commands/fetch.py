@@ -37,8 +37,8 @@ def command(
 
     The exit code is 3 if there is no response, or if its status is not between 200 and 299.
     """
-    loaded_spider, remaining = trying.spider_or_any(spider, arguments, assignments)
-    settings = options.settings_of(loaded_spider, remaining)
+    loaded_spider = trying.spider_or_any(spider, arguments)
+    settings = options.settings_of(loaded_spider, assignments)
     return loop.run(_fetch(loaded_spider, url, settings, headers=headers))
 
 

@@ -73,20 +73,20 @@ def command(
             raise UsageError("--context is for a fetched page: a stored one has its own")
         if save and as_json:
             raise UsageError("--save shows no items: leave --json out")
-        loaded_spider, remaining = trying.spider_or_any(spider, arguments, assignments)
+        loaded_spider = trying.spider_or_any(spider, arguments)
         parse_options = stored_pages.ParseOptions(
             urls=urls, callback=callback, save=save, yes=yes, as_json=as_json, reference=spider
         )
-        settings = options.settings_of(loaded_spider, remaining)
+        settings = options.settings_of(loaded_spider, assignments)
         return loop.run(stored_pages.parse(loaded_spider, settings, ledger_url, parse_options))
     if save:
         raise UsageError("--save is for stored pages: add --stored")
     if len(urls) != 1:
         raise UsageError("parse takes one URL, or --stored and any number of them")
     request = Request(urls[0], callback or "parse", context=_context(context))
-    loaded_spider, remaining = trying.spider_or_any(spider, arguments, assignments)
+    loaded_spider = trying.spider_or_any(spider, arguments)
     callback_named(loaded_spider, request.callback)  # raises if the spider lacks the callback
-    settings = options.settings_of(loaded_spider, remaining)
+    settings = options.settings_of(loaded_spider, assignments)
     return loop.run(_parse(loaded_spider, request, settings, as_json=as_json))
 
 

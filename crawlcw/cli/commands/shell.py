@@ -46,9 +46,9 @@ def command(
     The shell is IPython if IPython is installed. `fetch(url)` and `parse(callback)` work in the
     shell. Nothing is recorded.
     """
-    loaded_spider, remaining = trying.spider_or_any(spider, arguments, assignments)
+    loaded_spider = trying.spider_or_any(spider, arguments)
     # Use asyncio's loop, not uvloop's, because users at the prompt expect Python's own loop.
-    with asyncio.Runner() as runner, _Session(runner, loaded_spider, remaining) as session:
+    with asyncio.Runner() as runner, _Session(runner, loaded_spider, assignments) as session:
         if url is not None:
             session.fetch(url)
         _interact(session)

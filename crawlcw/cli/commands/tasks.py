@@ -11,7 +11,7 @@ import click
 
 from crawlcw.cli import loading, options
 from crawlcw.cli.ledger_option import Subject, ledger_command
-from crawlcw.cli.selection import Selection, selection_options, task_of
+from crawlcw.cli.selection import Selection, ids_of, selection_options
 from crawlcw.cli.terminal import tables
 from crawlcw.cli.terminal.tables import cells, padded
 from crawlcw.dashboard.task_views import pages_above, pages_ahead
@@ -70,7 +70,7 @@ async def tasks(
         if given_up:
             task_filter = task_filter.with_statuses((Status.IGNORED,))
         if key is not None:
-            task_filter = replace(task_filter, ids=(task_of(ledger, key),))
+            task_filter = replace(task_filter, ids=await ids_of(ledger, [key]))
         number, rows = 0, list[_Row]()
         async with aclosing(ledger.queries.walk(task_filter)) as records:
             async for record in records:
@@ -172,7 +172,8 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     a link that it would follow now.
     """
     async with subject.opened() as ledger:
-        record = await ledger.tasks.get(task_of(ledger, key))
+        (task_id, *_) = await ids_of(ledger, [key])
+        record = await ledger.tasks.get(task_id)
         if record is None:
             await _explain_unknown(subject.reference, key, ledger, as_json=as_json)
         parent_urls = [task.url async for task in pages_above(ledger, record.task)]
