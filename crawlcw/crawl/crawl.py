@@ -97,7 +97,9 @@ class Ending:
     def _ends_within_grace(self) -> float:
         """Return the time by which the spider's code must have ended."""
         grace = timedelta(0) if self.ends_at_once else self._grace
-        self._ends_at = min(self._ends_at, anyio.current_time() + grace.total_seconds())
+        # `anyio.current_time` fails in a callback of the event loop if sniffio is installed.
+        now = asyncio.get_running_loop().time()
+        self._ends_at = min(self._ends_at, now + grace.total_seconds())
         self.on_end(grace)
         return self._ends_at
 

@@ -18,12 +18,14 @@ from crawlcw.scrapy import functions
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, bytes, NoneType})
 _JSON = ScrapyJSONEncoder()
+#: Classes of plugins whose objects stand in `meta` and have plain attributes, as items do.
+_VALUE_CLASSES = frozenset({"scrapy_playwright.page:PageMethod"})
 
 
 def item_class(name: str) -> type | None:
     """Return the class of items with this `class_name`, if its module is imported."""
     kind: Any = functions.named(name)
-    return kind if _is_item_class(kind) else None
+    return kind if _is_item_class(kind) or name in _VALUE_CLASSES else None
 
 
 def item_values(item: Any) -> dict[str, Any]:

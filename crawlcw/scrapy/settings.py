@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from crawlcw.api.host_limits import Limit, Limits
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.errors import SettingsError
+from crawlcw.model import urls
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -22,6 +23,7 @@ _LONGEST_CONNECT = 30.0
 #: Seconds that stand for no limit, because Scrapy's DOWNLOAD_TIMEOUT = 0 means none.
 _NO_TIMEOUT = 24 * 3600.0
 _NO_LIMIT = 1 << 30
+_WEB = ("http://", "https://")
 #: Settings of crawlcw that hold for every Scrapy project.
 _COMMON = Settings(
     accept_types=["*/*"],
@@ -82,6 +84,7 @@ def _conversions(
     name = "ROBOTSTXT_USER_AGENT" if settings.get("ROBOTSTXT_USER_AGENT") else "USER_AGENT"
     yield name, lambda: {"user_agent": (settings.get(name) or "").strip() or "Scrapy"}
     yield "DOWNLOAD_VERIFY_CERTIFICATES", lambda: {"insecure": not _verifies(settings)}
+    yield "SPLASH_URL", lambda: {"allow_private": _named_hosts(settings)}
     if uses_retry(settings):
         yield "RETRY_TIMES", lambda: {"max_retry": settings.getint("RETRY_TIMES") + 1}
         yield "RETRY_HTTP_CODES", lambda: {"retry_statuses": _retry_statuses(settings)}
@@ -114,6 +117,13 @@ def limits_of(settings: "BaseSettings") -> dict[str, Limit]:
     except (SettingsError, ValueError, TypeError, AttributeError) as error:
         raise SettingsError(f"Scrapy's DOWNLOAD_SLOTS: {error}") from None
     return limits
+
+
+def _named_hosts(settings: "BaseSettings") -> list[str]:
+    """Return the hosts of the URLs in *settings*, such as a Splash server's, for any address."""
+    values = [value for value in settings.values() if isinstance(value, str)]
+    locations = [urls.located(value) for value in values if value.startswith(_WEB)]
+    return [entry.host for entry in locations if not isinstance(entry, urls.Refusal)]
 
 
 def _timeouts(seconds: float) -> dict[str, Any]:

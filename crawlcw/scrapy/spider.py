@@ -279,7 +279,7 @@ class ScrapySpider(Spider):
         context = codec.context_of(request, self._spider)
         identity = self._identities.of(request)
         callback = context.get("cb")
-        if not isinstance(callback, str) or hasattr(Spider, callback):
+        if not isinstance(callback, str) or callback[:1] == "_" or hasattr(Spider, callback):
             callback = "parse"
         task_request = kind(
             request.url,
