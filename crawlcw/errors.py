@@ -28,8 +28,8 @@
         ├── TaskFinishedError
         └── TaskIgnoredError           it failed for good or is unwanted; carries the `Reason`
 
-Every exception class forms its own message. A message may contain raw text from a server, which
-crawlcw sanitizes when it stores or shows the message.
+Every exception class forms its own message. A message may contain raw text from a server. crawlcw
+sanitizes this text when it stores or shows the message.
 """
 
 from collections.abc import Iterator

@@ -147,7 +147,7 @@ class Causes:
             self._uplink.learned(task.host, probe_page)
 
     def page_failed(self, host_name: str) -> None:
-        """Note a failure that the page itself caused, which says little about its host."""
+        """Note a failure that the page itself caused; it says little about the page's host."""
         if host := self.frontier.hosts.get(host_name):
             host.slice_responses += 1
             host.state.page_failed(self._policy)

@@ -292,7 +292,7 @@ class Outcomes:
         if not (isinstance(response, Response) and self._throttles(response)):
             has_answered = attempt.redirects or error.hop > 1 or error.reason in _AFTER_RESPONSE
             if has_answered or (status is not None and status < 500):
-                # A response that was cut off has a latency of 0, which does not count.
+                # A response that was cut off has a latency of 0, and this latency does not count.
                 self.causes.answered_well(
                     task.host, task.url, latency=attempt.latency, sent=attempt.sent
                 )

@@ -59,7 +59,7 @@ _MAX_CANDIDATES = 4
 _MAX_REFUSALS = 10
 #: Number of logins after which a page fails if its callback still reports a logged-out session.
 _MAX_RETIREMENTS = 4
-#: The session of a visitor who is not logged in, which has no cookies and stores none.
+#: The session of a visitor who is not logged in; this session has no cookies and stores none.
 _LOGGED_OUT = Session(identity=Identity(name=""), jar=None)
 
 

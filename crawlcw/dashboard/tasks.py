@@ -67,7 +67,7 @@ class Selection(RequestModel):
 
 
 class FindTasks(Selection):
-    """A search for tasks, whose results are sorted by latest change."""
+    """A search for tasks; the results are sorted by latest change."""
 
     text: Text = ""
     limit: Annotated[int, Field(ge=1, le=_MAX_PAGE), BeforeValidator(integer_of_digits)] = 50

@@ -15,7 +15,7 @@ from crawlcw.model.transitions import Event, Settlement
 
 @dataclass(slots=True, kw_only=True)
 class Stats(Counters):
-    """Counters of one process since its start, which only the crawl of this process changes."""
+    """Counters of one process since the process started; only its crawl changes the counters."""
 
     started_at: float = field(default_factory=time.monotonic)
     items_by_callback: Counter[str] = field(default_factory=Counter)

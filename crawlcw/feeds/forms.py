@@ -45,7 +45,7 @@ class FeedWriter(Protocol):
 
 
 class JsonLines:
-    """Writer of JSON Lines, which has one item on each line (https://jsonlines.org)."""
+    """Writer of JSON Lines: one item on each line (https://jsonlines.org)."""
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None = None) -> None:  # noqa: ARG002
         self._stream = stream

@@ -20,7 +20,7 @@ _ROW_GROUP = 5_000
 
 
 class Parquet(Table):
-    """Writer of a table with typed columns (Apache Parquet), which uses the library pyarrow.
+    """Writer of a table with typed columns (Apache Parquet), by the library pyarrow.
 
     A column gets the type bool, int64 or double if all its values have that type, otherwise string.
     Lists and objects are written as JSON. If a column has integers and fractions, its type is

@@ -177,7 +177,7 @@ def _remote(url: str) -> Iterator[BinaryIO]:
     try:
         yield stream
     except BaseException:
-        # Do not call the stream's `close`, which would publish the incomplete object.
+        # Do not call the stream's `close`, because `close` would publish the incomplete object.
         getattr(stream, "discard", stream.close)()
         raise
     stream.close()

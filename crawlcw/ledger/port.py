@@ -310,7 +310,7 @@ Work = Callable[Concatenate[LedgerTables, P], Coroutine[Any, Any, T]]
 
 
 class Store(Protocol):
-    """Durable storage for the tables of one ledger, which many processes share.
+    """Durable storage for the tables of one ledger; many processes share the storage.
 
     If the store has transactions, it runs a unit of work (`Work`) as one transaction. A store
     without transactions applies the writes of a unit of work one after another.

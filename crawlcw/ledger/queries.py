@@ -62,7 +62,7 @@ class Groups:
         never had a response.
 
         `by` reads only indexes. SQL ledgers count in one snapshot. MongoDB counts one index range
-        after the other, which takes 0.3 s for a million tasks. If a task changes during the count,
+        after the other, and needs 0.3 s for a million tasks. If a task changes during the count,
         MongoDB may count the task twice or not at all.
         """
         return largest_first(await self._store.reading(lambda tables: tables.groups.by(dimension)))
@@ -172,7 +172,7 @@ class Queries:
     async def item_count(self) -> int:
         """Return the number of recorded items.
 
-        SQL ledgers count the items by an index. MongoDB reads every task, which takes seconds for a
+        SQL ledgers count the items by an index. MongoDB reads every task, and needs seconds for a
         million tasks.
         """
         return (await self._store.reading(lambda tables: tables.results.count())).number

@@ -36,7 +36,7 @@ class Cause(StrEnum):
     UPLINK = "uplink"
 
 
-#: Failures on the way to the server, which a single page cannot cause.
+#: Failures on the way to the server; a single page cannot cause such a failure.
 CONNECTION_FAILURES = frozenset(
     {Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN, Reason.CONNECT, Reason.TIMEOUT_CONNECT}
 )

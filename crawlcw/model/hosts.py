@@ -131,7 +131,7 @@ class Host:
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
         if policy.auto_throttle and latency > max(SLOW_RESPONSE, self.delay):
             # The delay must not exceed the latency. A host that is only slow then gets one request
-            # at a time, which is slow enough.
+            # at a time, and this is slow enough.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
         elif policy.auto_throttle:
             # Shorten the delay only a little. If each good response cancelled the effect of a 429
@@ -164,7 +164,7 @@ class Host:
         policy: Policy,
         chance: float = 0.0,
     ) -> None:
-        """Record a fault of an origin, which causes a pause; too many faults give up the origin.
+        """Record a fault of an origin; each fault causes a pause, and too many give up the origin.
 
         Only this origin pauses if the host's origin with the other scheme answers and the fault is
         not a throttled request. Otherwise the whole host pauses. *chance*, from 0 to 1, makes the

@@ -24,7 +24,7 @@ class Loan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A failed request of a borrower, which the host's owner counts in its circuit breaker."""
+    """A failed request of a borrower; the host's owner counts it in the owner's circuit breaker."""
 
     url: str
     reason: str

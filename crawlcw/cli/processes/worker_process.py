@@ -112,7 +112,7 @@ class WorkerProcess:
         return code
 
     def close(self) -> None:
-        """Close the connection, which lets a running worker stop gracefully."""
+        """Close the connection, so that a running worker stops gracefully."""
         for transport in self._connections:
             transport.close()
 

@@ -12,7 +12,7 @@ _MAY_BE_ABSENT = ("due", "quarantine_fence", "reason", "context", "revisit")
 
 
 def lease_guard(lease: Lease) -> dict[str, Any]:
-    """Return the filter for the task of *lease*, which matches while the lease is still valid."""
+    """Return a filter that matches the task of *lease* while the lease is still valid."""
     return {
         "_id": lease.task.id,
         "lock": lease.token,
@@ -22,7 +22,7 @@ def lease_guard(lease: Lease) -> dict[str, Any]:
 
 
 def unchanged_guard(task: Task) -> dict[str, Any]:
-    """Return the filter for a task, which matches if the task has not changed since it was read."""
+    """Return a filter that matches a task if the task has not changed since it was read."""
     return {"_id": task.id, "fence": task.fence, "status": int(task.status)}
 
 
@@ -37,7 +37,7 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
 
 
 def of_host(host: str, kind: LedgerKind) -> documents.Document:
-    """Return a filter for a host's tasks, which tests the host's name and a range of ids.
+    """Return a filter for a host's tasks, by the host's name and a range of ids.
 
     The range of ids lets MongoDB ask only one shard of a sharded collection. The id of a tracked
     task does not contain the host, so the filter for tracked tasks has no range.
@@ -46,7 +46,7 @@ def of_host(host: str, kind: LedgerKind) -> documents.Document:
 
 
 def of_hosts(hosts: Sequence[str], kind: LedgerKind) -> documents.Document:
-    """Return a filter for the tasks of *hosts*, which tests host names and ranges of ids."""
+    """Return a filter for the tasks of *hosts*, by host names and ranges of ids."""
     chosen: documents.Document = {"host": {"$in": hosts}}
     return chosen if kind.tracked else {**chosen, "$or": [_ids(host) for host in hosts]}
 

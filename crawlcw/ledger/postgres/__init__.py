@@ -1,4 +1,4 @@
-"""The ledger in a PostgreSQL database, which any number of machines share.
+"""The ledger in a PostgreSQL database; any number of machines can share the database.
 
 Package `sql` has the code that all SQL ledgers share. Each spider or use case has a separate
 schema. The write of a claim does not wait for the disk, because a lost claim only repeats a fetch.

@@ -79,7 +79,7 @@ class Database(Protocol):
 
 
 class Connection(ABC):
-    """A connection for the event loop, whose operations run on one thread at a time."""
+    """A connection for the event loop; its operations run on one thread at a time."""
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)

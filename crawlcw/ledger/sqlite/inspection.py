@@ -60,7 +60,7 @@ class Inspection(examination.Inspection):
         violations += [
             Violation(kind=Kind.STORE_DAMAGED, detail=str(row[0]))
             for row in db.execute(f"PRAGMA quick_check({_DAMAGES})")
-            # Leave out a task with an unknown status, which the examination of tasks reports.
+            # Leave out a task with an unknown status; the examination of tasks reports this task.
             if row[0] != "ok" and not row[0].startswith("CHECK constraint")
         ]
         return Health(
