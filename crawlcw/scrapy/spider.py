@@ -23,7 +23,7 @@ from crawlcw.crawl.admission import SpiderRequests
 from crawlcw.errors import FetchError, Reason, StopCrawl
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import NO_OPTIONS
+from crawlcw.model.task import NO_OPTIONS, Status
 from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.values import ItemFields
 from crawlcw.scrapy import caches, codec, components, feeds, reactor
@@ -106,6 +106,8 @@ class ScrapySpider(Spider):
         close_reason = await components.open_spider(crawler)
         # Find the receivers of the signals only now, because the components connect them.
         engine.offsite = Offsite(crawler, _with(middlewares, "should_follow"))
+        has_tasks = await self._crawl.ledger.queries.has(tuple(Status))
+        self._was_finished = has_tasks and not await self.has_pages()
         if close_reason is not None:
             raise StopCrawl(close_reason)
 
@@ -118,6 +120,12 @@ class ScrapySpider(Spider):
         await components.close_spider(self.crawler, reason)
         await feeds.write(self.crawler, self._crawl.ledger)
         reactor.end()
+        if self._was_finished and not report.pages:
+            logger.warning(
+                "%s was finished before: the option --fresh deletes its data and crawls again",
+                self.name,
+                extra={"event": "finished_before"},
+            )
 
     # Requests that no page has yielded.
 
