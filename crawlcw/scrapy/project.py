@@ -71,30 +71,30 @@ def crawler_of(folder: Path, spider_name: str, assignments: Sequence[str] = ()) 
         from crawlcw.scrapy import refusals
 
         crawler = Crawler(_spider_class(settings, spider_name, folder), settings)
-        refusals.check(crawler, working_folder)
+        refusals.check(crawler, Path.cwd(), working_folder)
     return crawler
 
 
 def findings(folder: Path, spider_name: str, assignments: Sequence[str] = ()) -> list[Finding]:
     """Return what cannot run in a project, or differs from Scrapy; see `refusals.findings`.
 
-    If *spider_name* is empty, all spiders of the project count. See `crawler_of` for the errors.
+    If *spider_name* is empty, all spiders of the project count. Raises the errors of `crawler_of`,
+    and `SettingsError`.
     """
     working_folder = Path.cwd()
     with _opened(folder, assignments) as settings:
         from scrapy.crawler import Crawler
 
         from crawlcw.scrapy import refusals
+        from crawlcw.scrapy.settings import crawlcw_settings, limits_of
 
-        names = [spider_name] if spider_name else _loader(settings).list()
-        crawlers = [Crawler(_spider_class(settings, name, folder), settings) for name in names]
-        return sorted(
-            {
-                finding
-                for crawler in crawlers
-                for finding in refusals.findings(crawler, working_folder)
-            }
-        )
+        all_findings: set[Finding] = set()
+        for name in [spider_name] if spider_name else _loader(settings).list():
+            crawler = Crawler(_spider_class(settings, name, folder), settings)
+            crawlcw_settings(crawler.settings)
+            limits_of(crawler.settings)
+            all_findings |= {*refusals.findings(crawler, Path.cwd(), working_folder)}
+    return sorted(all_findings)
 
 
 def spider_classes(folder: Path) -> "list[type[scrapy.Spider]]":

@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,78 +41,68 @@ _WRITES = re.compile(r"[rbt]*[wxa+][rwxabt+]*")
 _ATTRIBUTE = re.compile(r"self\.(\w+)")
 
 
-def check(crawler: "Crawler", working_folder: Path) -> None:
+def check(crawler: "Crawler", folder: Path, working_folder: Path) -> None:
     """Raise `SpiderError` for the first part of a project that cannot run; see `findings`."""
-    for finding in findings(crawler, working_folder):
+    for finding in findings(crawler, folder, working_folder):
         if finding.stops:
             position = f"{finding.path}, line {finding.line}" if finding.line else finding.path
             raise SpiderError(f"{position}: {finding.code}: {finding.replacement}")
 
 
-def findings(crawler: "Crawler", working_folder: Path) -> list[Finding]:
-    """Return what cannot run (`stops`), and what runs in another way than in Scrapy.
+def findings(crawler: "Crawler", folder: Path, working_folder: Path) -> list[Finding]:
+    """Return what cannot run in the project in *folder* (`stops`), and what runs differently.
 
-    The current folder is the project's; paths are relative to *working_folder*. Raises the error of
-    a component that cannot be imported.
+    Paths are relative to *working_folder*. Raises the error of a component that cannot be imported.
     """
     _components(crawler, _COMPONENTS)
-    all_findings = [*_of_settings(crawler), *_of_code(crawler), *own_files(crawler, Path.cwd())]
+    all_findings = [*_of_settings(crawler, folder), *_of_code(crawler, folder)]
+    all_findings += own_files(crawler, folder)
     return [
         replace(finding, path=shown_path(finding.path, working_folder)) for finding in all_findings
     ]
 
 
-def memory_state(crawler: "Crawler", folder: Path | None = None) -> list[str]:
+def memory_state(crawler: "Crawler", folder: Path) -> list[str]:
     """Return the attributes that change while pages run, as `Class.attribute (file, line 1)`.
 
-    The end of a process loses their values. *folder* is the project's folder, by default the
-    current folder.
+    The end of a process loses their values. *folder* is the project's folder.
     """
-    folder = folder or Path.cwd()
     changes: dict[str, None] = {}
     for component in (crawler.spidercls, *_components(crawler, _COMPONENTS)):
         for path, class_name in _sources(component, folder):
-            for finding in _changes(path, class_name):
-                attribute = _ATTRIBUTE.search(finding.code)
-                position = f"{shown_path(finding.path, folder)}, line {finding.line}"
-                changes[f"{component.__name__}.{attribute and attribute[1]} ({position})"] = None
+            with suppress(*UNREADABLE):
+                for finding in state.check_class(Path(path), class_name):
+                    (attribute,) = _ATTRIBUTE.findall(finding.code)
+                    position = f"{shown_path(finding.path, folder)}, line {finding.line}"
+                    changes[f"{component.__name__}.{attribute} ({position})"] = None
     return list(changes)
 
 
-def own_files(crawler: "Crawler", folder: Path) -> Iterator[Finding]:
-    """Yield the pipelines that write their own files, which a resumed crawl does not complete."""
-    for pipeline in _components(crawler, [_PIPELINES]):
-        for path, class_name in _sources(pipeline, folder):
-            for node in ast.walk(_tree(path)):
-                if isinstance(node, ast.ClassDef) and node.name == class_name:
-                    yield from _own_files(path, node)
+def own_files(crawler: "Crawler", folder: Path) -> list[Finding]:
+    """Return the pipelines that write their own files, which a resumed crawl does not complete."""
+    return [
+        Finding(
+            path=path,
+            line=node.lineno,
+            code=f"{class_name} writes its own file, which lacks items after a resume and with "
+            "several processes",
+            replacement="`crawlcw export` writes all items",
+        )
+        for pipeline in _components(crawler, [_PIPELINES])
+        for path, class_name in _sources(pipeline, folder)
+        for definition in _tree(path).body
+        if isinstance(definition, ast.ClassDef) and definition.name == class_name
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Call) and _opens_to_write(node)
+    ]
 
 
-def _own_files(path: str, pipeline: ast.ClassDef) -> Iterator[Finding]:
-    for node in ast.walk(pipeline):
-        if isinstance(node, ast.Call) and _opens_to_write(node):
-            yield Finding(
-                path=path,
-                line=node.lineno,
-                code=f"{pipeline.name} writes its own file, which lacks items after a resume and "
-                "with several processes",
-                replacement="`crawlcw export` writes all items",
-            )
-
-
-def _changes(path: str, class_name: str) -> list[Finding]:
-    try:
-        return state.check_class(Path(path), class_name)
-    except UNREADABLE:
-        return []
-
-
-def _of_settings(crawler: "Crawler") -> Iterator[Finding]:
+def _of_settings(crawler: "Crawler", folder: Path) -> Iterator[Finding]:
     for name, (default, substitute) in _REPLACED.items():
         value = crawler.settings.get(name)
         path = value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
         if path != default:
-            filename, line = _assigned(crawler, name)
+            filename, line = _assigned(crawler, name, folder)
             stops = not path.startswith("scrapy_redis")
             way_out = f"{'remove it' if stops else 'it has no effect'}, because {substitute}"
             yield Finding(
@@ -119,7 +110,7 @@ def _of_settings(crawler: "Crawler") -> Iterator[Finding]:
             )
 
 
-def _assigned(crawler: "Crawler", name: str) -> tuple[str, int]:
+def _assigned(crawler: "Crawler", name: str, folder: Path) -> tuple[str, int]:
     """Return the file and the line that set Scrapy's setting *name*."""
     priority = crawler.settings.getpriority(name) or 0
     if priority >= _COMMAND_LINE_PRIORITY:
@@ -127,18 +118,18 @@ def _assigned(crawler: "Crawler", name: str) -> tuple[str, int]:
     modules = [str(crawler.settings.get("SETTINGS_MODULE"))]
     if priority >= _SPIDER_PRIORITY:
         modules = [spider_class.__module__ for spider_class in crawler.spidercls.__mro__]
-    for path in filter(None, (_file(module, Path.cwd()) for module in modules)):
+    for path in filter(None, (_file(module, folder) for module in modules)):
         for node in ast.walk(_tree(path)):
             match node:
                 case ast.Assign() if name in defined(node):
                     return path, node.lineno
                 case ast.Constant(value=value) if value == name:
                     return path, node.lineno
-    return str(Path.cwd() / "scrapy.cfg"), 0
+    return str(folder / "scrapy.cfg"), 0
 
 
-def _of_code(crawler: "Crawler") -> Iterator[Finding]:
-    for path, node in _nodes(crawler):
+def _of_code(crawler: "Crawler", folder: Path) -> Iterator[Finding]:
+    for path, node in _nodes(crawler, folder):
         match node:
             case ast.Dict(keys=keys) if any(_is_slot(key) for key in keys):
                 (code, way_out), line = _SLOT, node.lineno
@@ -153,12 +144,12 @@ def _of_code(crawler: "Crawler") -> Iterator[Finding]:
         yield Finding(path=path, line=line, code=code, replacement=way_out, stops=True)
 
 
-def _nodes(crawler: "Crawler") -> Iterator[tuple[str, ast.AST]]:
+def _nodes(crawler: "Crawler", folder: Path) -> Iterator[tuple[str, ast.AST]]:
     """Yield the nodes of the project's imported files, without the classes of other spiders."""
     import scrapy
 
     for name, module in list(sys.modules.items()):
-        path = _file(name, Path.cwd())
+        path = _file(name, folder)
         # Parse few files, because a project may have thousands of spiders.
         if path is None or not _SUSPICIOUS.search(Path(path).read_bytes()):
             continue

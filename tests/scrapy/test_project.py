@@ -259,6 +259,16 @@ def test_check_says_that_a_project_runs_and_how_to_port_it(folder: Path, referen
     )
 
 
+def test_check_reports_a_value_that_crawlcw_refuses(folder: Path):
+    write_project(folder / "shops", settings="CONCURRENT_REQUESTS = 0\n")
+
+    check = invoke("check", "shops:books", "--json")
+
+    (finding,) = json.loads(check.stdout)["findings"]
+    assert check.returncode == 2
+    assert finding["message"].startswith("Scrapy's CONCURRENT_REQUESTS is 0: setting concurrency")
+
+
 def test_check_of_a_file_of_a_project_has_the_hints_to_port_it(folder: Path):
     write_project(folder)
 

@@ -35,7 +35,7 @@ def of_spider(folder: Path, code: str) -> str:
 def test_a_project_without_anything_to_refuse_is_not_refused(folder: Path):
     write_project(folder)
 
-    assert refusals.findings(project.crawler_of(folder, "books"), folder) == []
+    assert project.findings(folder, "books") == []
 
 
 # Components that crawlcw replaces.
@@ -266,7 +266,7 @@ def test_the_attributes_that_pages_change_are_named(folder: Path):
     files = {"spiders/books.py": STATEFUL, "pipelines.py": DUPLICATES}
     write_project(folder, files, settings=settings)
 
-    assert refusals.memory_state(project.crawler_of(folder, "books")) == [
+    assert refusals.memory_state(project.crawler_of(folder, "books"), folder) == [
         "Books.pages (shop/spiders/books.py, line 12)",
         "Books.seen (shop/spiders/books.py, line 13)",
         "Duplicates.ids (shop/pipelines.py, line 8)",

@@ -278,6 +278,8 @@ async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | 
     """Return the crawl's refusal of links to *key* (or None), and why *key* is unknown."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 
+    if loading.in_scrapy_project(name) is not None:
+        return None, "no parsed page has requested it"
     try:
         spider = loading.make(loading.find(name), ())
     except SpiderError:
