@@ -22,7 +22,7 @@ _REMOVED_BY_VERSION = {
     "2.12": "downloadermiddlewares.decompression loader.common",
     "2.14": "utils.misc.create_instance",
     "2.16": "core.downloader.handlers.http10 core.downloader.webclient",
-    "2.19": "utils.datatypes.CaselessDict utils.iterators.xmliter utils.misc.md5sum",
+    "2.18": "utils.datatypes.CaselessDict utils.iterators.xmliter utils.misc.md5sum",
 }
 REMOVED = {
     f"scrapy.{name}": version

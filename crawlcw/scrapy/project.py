@@ -31,6 +31,12 @@ _SETTINGS_VARIABLE = "SCRAPY_SETTINGS_MODULE"
 _LONGEST_NAME = 60
 _DIGEST_LENGTH = 8
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+#: Attributes of a spider that stand for settings, with a priority between project and spider.
+_ATTRIBUTES = {
+    "download_delay": "DOWNLOAD_DELAY",
+    "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
+}
+_ATTRIBUTE_PRIORITY = 25
 #: Priority above every priority of Scrapy, such as 40 for the command line.
 _FIXED_PRIORITY = 100
 #: Settings whose work crawlcw does itself.
@@ -66,11 +72,9 @@ def crawler_of(folder: Path, spider_name: str, assignments: Sequence[str] = ()) 
     """
     working_folder = Path.cwd()
     with _opened(folder, assignments) as settings:
-        from scrapy.crawler import Crawler
-
         from crawlcw.scrapy import refusals
 
-        crawler = Crawler(_spider_class(settings, spider_name, folder), settings)
+        crawler = _crawler(settings, spider_name, folder)
         refusals.check(crawler, Path.cwd(), working_folder)
     return crawler
 
@@ -83,14 +87,12 @@ def findings(folder: Path, spider_name: str, assignments: Sequence[str] = ()) ->
     """
     working_folder = Path.cwd()
     with _opened(folder, assignments) as settings:
-        from scrapy.crawler import Crawler
-
         from crawlcw.scrapy import refusals
         from crawlcw.scrapy.settings import crawlcw_settings, limits_of
 
         all_findings: set[Finding] = set()
         for name in [spider_name] if spider_name else _loader(settings).list():
-            crawler = Crawler(_spider_class(settings, name, folder), settings)
+            crawler = _crawler(settings, name, folder)
             crawlcw_settings(crawler.settings)
             limits_of(crawler.settings)
             all_findings |= {*refusals.findings(crawler, Path.cwd(), working_folder)}
@@ -174,6 +176,18 @@ def _settings(folder: Path, assignments: Iterable[str]) -> "Settings":
     for name, value in _FIXED_SETTINGS.items():
         settings.set(name, value, priority=_FIXED_PRIORITY)
     return settings
+
+
+def _crawler(settings: "Settings", spider_name: str, folder: Path) -> "Crawler":
+    from scrapy.crawler import Crawler
+
+    crawler = Crawler(_spider_class(settings, spider_name, folder), settings)
+    for attribute, name in _ATTRIBUTES.items():
+        # Scrapy applies the attributes only when it crawls.
+        if hasattr(crawler.spidercls, attribute):
+            value = getattr(crawler.spidercls, attribute)
+            crawler.settings.set(name, value, priority=_ATTRIBUTE_PRIORITY)
+    return crawler
 
 
 def _loader(settings: "Settings") -> "SpiderLoaderProtocol":

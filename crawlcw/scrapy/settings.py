@@ -4,18 +4,16 @@ Settings that Scrapy's own components read stay theirs: cookies, depth, redirect
 caches, CLOSESPIDER_*. LOG_LEVEL has no effect, because `crawlcw run --log-level` sets the level.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from scrapy.settings import BaseSettings
 
 from crawlcw.api.host_limits import Limit, Limits
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.errors import SettingsError
 from crawlcw.model import urls
-
-if TYPE_CHECKING:
-    from scrapy.settings import BaseSettings
 
 RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
 _LARGEST_BODY = 64 << 20
@@ -48,55 +46,59 @@ _COMMON = Settings(
     # Callbacks and pipelines of Scrapy projects often block, for example with Selenium.
     callback_timeout="10m",
 )
-#: The setting of crawlcw for a setting of Scrapy, and the method of Scrapy's settings to read it.
-_COUNTERPARTS = {
-    "CONCURRENT_REQUESTS": ("concurrency", "getint"),
-    "CONCURRENT_REQUESTS_PER_DOMAIN": ("per_host_concurrency", "getint"),
-    "DOWNLOAD_DELAY": ("delay", "getfloat"),
-    "AUTOTHROTTLE_ENABLED": ("auto_throttle", "getbool"),
-    "ROBOTSTXT_OBEY": ("obey_robots", "getbool"),
+
+
+def _timeouts(seconds: float) -> dict[str, Any]:
+    timeout = seconds or _NO_TIMEOUT
+    connect_timeout = min(timeout, _LONGEST_CONNECT)
+    return {"timeout": timeout, "read_timeout": timeout, "connect_timeout": connect_timeout}
+
+
+def _sizes(number: int) -> dict[str, Any]:
+    max_body = min(number or _LARGEST_BODY, _LARGEST_BODY)
+    return {"max_body": max_body, "memory_budget": BUDGET_IN_BODIES * max_body}
+
+
+#: How to read a setting of Scrapy, and the settings of crawlcw for its value.
+_CONVERSIONS: dict[str, tuple[Callable[..., Any], Callable[[Any], dict[str, Any]]]] = {
+    "CONCURRENT_REQUESTS": (BaseSettings.getint, lambda number: {"concurrency": number}),
+    "CONCURRENT_REQUESTS_PER_DOMAIN": (
+        BaseSettings.getint,
+        lambda number: {"per_host_concurrency": number},
+    ),
+    "DOWNLOAD_DELAY": (BaseSettings.getfloat, lambda seconds: {"delay": seconds}),
+    "AUTOTHROTTLE_ENABLED": (BaseSettings.getbool, lambda is_on: {"auto_throttle": is_on}),
+    "ROBOTSTXT_OBEY": (BaseSettings.getbool, lambda is_on: {"obey_robots": is_on}),
+    "DOWNLOAD_TIMEOUT": (BaseSettings.getfloat, _timeouts),
+    "DOWNLOAD_MAXSIZE": (BaseSettings.getint, _sizes),
+    # Scrapy before 2.15 has no setting of this name, and verifies no certificate.
+    "DOWNLOAD_VERIFY_CERTIFICATES": (BaseSettings.getbool, lambda is_on: {"insecure": not is_on}),
+    "RETRY_TIMES": (BaseSettings.getint, lambda number: {"max_retry": number + 1}),
+    "RETRY_HTTP_CODES": (
+        BaseSettings.getlist,
+        lambda texts: {"retry_statuses": [int(text) for text in texts] or "none"},
+    ),
+    # The name selects the group in robots.txt. Scrapy sets the header. The last setting counts.
+    "USER_AGENT": (BaseSettings.get, lambda text: {"user_agent": (text or "").strip() or "Scrapy"}),
+    "ROBOTSTXT_USER_AGENT": (BaseSettings.get, lambda text: {"user_agent": text} if text else {}),
 }
 
 
-def crawlcw_settings(settings: "BaseSettings") -> Settings:
+def crawlcw_settings(settings: BaseSettings) -> Settings:
     """Return the settings of crawlcw for a project's *settings*.
 
     Raises `SettingsError`, with Scrapy's name of the setting, for a value that crawlcw refuses.
     """
-    converted = _COMMON
-    for name, convert in _conversions(settings):
+    converted = replace(_COMMON, allow_private=_named_hosts(settings))
+    for name, (read, convert) in _CONVERSIONS.items():
         try:
-            converted = replace(converted, **convert())
+            converted = replace(converted, **convert(read(settings, name)))
         except (SettingsError, ValueError, TypeError) as error:
             raise SettingsError(f"Scrapy's {name} is {settings.get(name)!r}: {error}") from None
-    return converted
+    return converted if uses_retry(settings) else replace(converted, max_retry=1)
 
 
-def _conversions(
-    settings: "BaseSettings",
-) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Yield the name of each setting of Scrapy, and a function that returns crawlcw's settings."""
-    for scrapy_name, (name, read) in _COUNTERPARTS.items():
-        yield scrapy_name, partial(_read, settings, scrapy_name, name, read)
-    yield "DOWNLOAD_TIMEOUT", lambda: _timeouts(settings.getfloat("DOWNLOAD_TIMEOUT"))
-    yield "DOWNLOAD_MAXSIZE", lambda: _sizes(settings.getint("DOWNLOAD_MAXSIZE"))
-    # The User-Agent header is Scrapy's; this name only selects the group in robots.txt.
-    name = "ROBOTSTXT_USER_AGENT" if settings.get("ROBOTSTXT_USER_AGENT") else "USER_AGENT"
-    yield name, lambda: {"user_agent": (settings.get(name) or "").strip() or "Scrapy"}
-    yield "DOWNLOAD_VERIFY_CERTIFICATES", lambda: {"insecure": not _verifies(settings)}
-    yield "SPLASH_URL", lambda: {"allow_private": _named_hosts(settings)}
-    if uses_retry(settings):
-        yield "RETRY_TIMES", lambda: {"max_retry": settings.getint("RETRY_TIMES") + 1}
-        yield "RETRY_HTTP_CODES", lambda: {"retry_statuses": _retry_statuses(settings)}
-    else:
-        yield "RETRY_ENABLED", lambda: {"max_retry": 1, "retry_statuses": ()}
-
-
-def _read(settings: "BaseSettings", scrapy_name: str, name: str, method: str) -> dict[str, Any]:
-    return {name: getattr(settings, method)(scrapy_name)}
-
-
-def uses_retry(settings: "BaseSettings") -> bool:
+def uses_retry(settings: BaseSettings) -> bool:
     """Return whether the project uses Scrapy's own RetryMiddleware."""
     middlewares = settings.getwithbase("DOWNLOADER_MIDDLEWARES")
     positions = {
@@ -106,7 +108,14 @@ def uses_retry(settings: "BaseSettings") -> bool:
     return settings.getbool("RETRY_ENABLED") and positions.get(RETRY) is not None
 
 
-def limits_of(settings: "BaseSettings") -> dict[str, Limit]:
+def _named_hosts(settings: BaseSettings) -> list[str]:
+    """Return the hosts of the URLs in *settings*, such as a Splash server's, for any address."""
+    values = [value for value in settings.values() if isinstance(value, str)]
+    locations = [urls.located(value) for value in values if value.startswith(_WEB)]
+    return [entry.host for entry in locations if not isinstance(entry, urls.Refusal)]
+
+
+def limits_of(settings: BaseSettings) -> dict[str, Limit]:
     """Return the limits of single hosts in DOWNLOAD_SLOTS; raises `SettingsError`."""
     try:
         limits = {
@@ -117,30 +126,3 @@ def limits_of(settings: "BaseSettings") -> dict[str, Limit]:
     except (SettingsError, ValueError, TypeError, AttributeError) as error:
         raise SettingsError(f"Scrapy's DOWNLOAD_SLOTS: {error}") from None
     return limits
-
-
-def _named_hosts(settings: "BaseSettings") -> list[str]:
-    """Return the hosts of the URLs in *settings*, such as a Splash server's, for any address."""
-    values = [value for value in settings.values() if isinstance(value, str)]
-    locations = [urls.located(value) for value in values if value.startswith(_WEB)]
-    return [entry.host for entry in locations if not isinstance(entry, urls.Refusal)]
-
-
-def _timeouts(seconds: float) -> dict[str, Any]:
-    timeout = seconds or _NO_TIMEOUT
-    connect_timeout = min(timeout, _LONGEST_CONNECT)
-    return {"timeout": timeout, "read_timeout": timeout, "connect_timeout": connect_timeout}
-
-
-def _sizes(number: int) -> dict[str, int]:
-    max_body = min(number or _LARGEST_BODY, _LARGEST_BODY)
-    return {"max_body": max_body, "memory_budget": BUDGET_IN_BODIES * max_body}
-
-
-def _verifies(settings: "BaseSettings") -> bool:
-    # Before Scrapy 2.15, no setting of this name exists, and no certificate is verified.
-    return settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES")
-
-
-def _retry_statuses(settings: "BaseSettings") -> Any:
-    return sorted(int(status) for status in settings.getlist("RETRY_HTTP_CODES")) or "none"

@@ -110,6 +110,17 @@ def test_a_crawler_has_the_settings_of_project_spider_and_command_line(folder: P
     assert crawler.spidercls.name == "books"
 
 
+def test_the_delay_of_a_spider_is_a_setting_of_its_own(folder: Path):
+    spider = SPIDER.replace("    def parse", "    download_delay = 4\n\n    def parse")
+    write_project(folder, {"spiders/books.py": spider}, settings="DOWNLOAD_DELAY = 1\n")
+
+    crawler = project.crawler_of(folder, "books")
+    faster = project.crawler_of(folder, "books", ["DOWNLOAD_DELAY=2"])
+
+    assert crawlcw_settings(crawler.settings).delay == timedelta(seconds=4)
+    assert crawlcw_settings(faster.settings).delay == timedelta(seconds=2)
+
+
 def test_a_project_is_loaded_in_its_folder_and_leaves_nothing_behind(folder: Path):
     (folder / "shops").mkdir()
     (folder / "shops/delay.txt").write_text("3")

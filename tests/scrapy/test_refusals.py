@@ -1,10 +1,13 @@
 """The refusals of Scrapy projects: the line and the way out, before the first request."""
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("scrapy")
+
+import scrapy
 
 from crawlcw import SpiderError
 from crawlcw.api.request import Request
@@ -202,17 +205,21 @@ def test_a_component_that_does_not_exist_is_refused(folder: Path):
     assert refusal(folder).endswith("doesn't define any object named 'Proxies'")
 
 
-def test_what_is_named_as_removed_is_not_in_this_scrapy():
-    import importlib
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, version in REMOVED.items()
+        if tuple(map(int, version.split("."))) <= scrapy.version_info
+    ],
+)
+def test_a_name_that_is_listed_as_removed_is_not_in_this_scrapy(name: str):
+    module, _, attribute = name.rpartition(".")
 
-    for name in REMOVED:
-        if REMOVED[name] in {"2.16", "2.19"}:
-            continue  # the oldest Scrapy that is tested still has them
-        module, _, attribute = name.rpartition(".")
-        with pytest.raises(ImportError):
-            importlib.import_module(name)
-        with pytest.raises((ImportError, AttributeError)):
-            getattr(importlib.import_module(module), attribute)
+    with pytest.raises(ImportError):
+        importlib.import_module(name)
+    with pytest.raises((ImportError, AttributeError)):
+        getattr(importlib.import_module(module), attribute)
 
 
 # Values and files that a resume does not complete.
