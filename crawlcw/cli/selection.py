@@ -2,8 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -12,14 +11,14 @@ from urllib.parse import quote
 
 import click
 
-from crawlcw.api.request import Request
 from crawlcw.cli.options import duration_option
+from crawlcw.dashboard.task_views import filters_of
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model import urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Status, key_id
+from crawlcw.model.task import Status
 
 R = TypeVar("R")
 
@@ -31,39 +30,25 @@ _JSON = "Print one JSON object for programs, with the number of tasks."
 _DRY_RUN = "Change nothing: only count the tasks."
 
 
-async def ids_of(ledger: Ledger, keys: Iterable[str]) -> set[bytes]:
+async def ids_of(ledger: Ledger, *keys: str) -> list[bytes]:
     """Return the ids of the tasks with these keys (in a crawl, URLs); raises `UsageError`.
 
-    If the ledger has no GET request of a URL, the ids are those of other requests of the URL, such
-    as POST requests and requests with their own fingerprint. An unknown key has one id.
+    The ids of one key begin with the task that changed last. For a key without a task, the result
+    has the id that such a task would have.
     """
-    ids: set[bytes] = set()
+    ids: dict[bytes, None] = {}
     for key in keys:
-        task_id = task_of(ledger, key)
-        if ledger.kind.tracked or await ledger.tasks.get(task_id) is not None:
-            ids.add(task_id)
-            continue
-        url = urls.locate(key).url
-        async with aclosing(ledger.queries.walk(TaskFilter(url_prefix=url))) as records:
-            other_ids = {record.task.id async for record in records if record.task.url == url}
-        ids |= other_ids or {task_id}
-    return ids
-
-
-def task_of(ledger: Ledger, key: str) -> bytes:
-    """Return the id of the task with this key (in a crawl, a GET request of a URL).
-
-    Raises `UsageError`.
-    """
-    if ledger.kind.tracked:
-        from crawlcw.tracking import keys  # imported late: crawls do not need it
-
-        return key_id(keys.key(key))
-    try:
-        return Request(key).identity()[1]
-    except FetchError as error:
-        # The error shows the URL without its password.
-        raise UsageError(f"not a URL: {error.message}") from None
+        try:
+            filters = filters_of(ledger, key)
+        except FetchError as error:
+            # The error shows the URL without its password.
+            raise UsageError(f"not a URL: {error.message}") from None
+        for task_filter in filters:
+            key_ids = [record.task.id async for record in ledger.queries.walk(task_filter)]
+            if key_ids:
+                break
+        ids.update(dict.fromkeys(key_ids or filters[0].ids or ()))
+    return [*ids]
 
 
 def host_of(text: str) -> str:

@@ -14,9 +14,9 @@ from crawlcw.cli import ledger_option, options, parsed_pages
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.reparsing import Reparser, Saving, reparser_of, saving_to, stored
-from crawlcw.cli.selection import task_of
+from crawlcw.cli.selection import ids_of
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record
 from crawlcw.model.transitions import Failed
@@ -90,16 +90,16 @@ async def _selected_pages(
     if parse_options.urls:
         ids = set()
         for url in parse_options.urls:
-            task_id = task_of(ledger, url)
-            record = await ledger.tasks.get(task_id)
-            if record is None:
+            url_ids = await ids_of(ledger, url)
+            records = await ledger.queries.find(TaskFilter(ids=url_ids), limit=len(url_ids))
+            if not records:
                 raise UsageError(f"{spider.name} has no page {url!r} in this ledger")
-            if record.task.stored is None:
+            if all(record.task.stored is None for record in records):
                 raise UsageError(
                     f"the body of {url!r} is not stored: it is a redirect, or was fetched without "
                     "keep_bodies"
                 )
-            ids.add(task_id)
+            ids.update(url_ids)
     return stored(ledger, ids=ids)
 
 

@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal, assert_never
 
 from pydantic import BeforeValidator, Field
 
-from crawlcw.api.request import Request
 from crawlcw.crawl.control import ADJUSTABLE, Control, check_changes
-from crawlcw.dashboard.task_views import task_row
+from crawlcw.dashboard.task_views import filters_of, task_row
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model.durations import iso_time
-from crawlcw.model.task import Record, Status, key_id
+from crawlcw.model.task import Record, Status
 from crawlcw.model.transitions import REOPEN, WITHDRAW
 from crawlcw.server.access import RefusedError
 from crawlcw.server.requests import (
@@ -23,7 +22,7 @@ from crawlcw.server.requests import (
     UtcTime,
     integer_of_digits,
 )
-from crawlcw.tracking import keys, views
+from crawlcw.tracking import views
 
 _MAX_PAGE = 200  #: maximum number of tasks in one batch of search results
 _MAX_CHOSEN = 1_000  #: maximum number of tasks that the user can select for one action
@@ -189,9 +188,14 @@ async def _task_named(ledger: Ledger, query: FindTasks) -> Record | None:
     if not url_or_key:
         return None
     try:
-        is_tracked = ledger.kind.tracked
-        task_id = key_id(keys.key(url_or_key)) if is_tracked else Request(url_or_key).identity()[1]
+        filters = filters_of(ledger, url_or_key)
     except (FetchError, UsageError):
         return None
-    task_filter = replace(query.task_filter(), ids={task_id}, url_prefix=None)
-    return next(iter(await ledger.queries.find(task_filter, limit=1)), None)
+    for key_filter in filters:
+        task_filter = replace(
+            query.task_filter(), ids=key_filter.ids, url=key_filter.url, url_prefix=None
+        )
+        page = await ledger.queries.page(task_filter, limit=1, scan_limit=_SCAN_LIMIT)
+        if page.records:
+            return page.records[0]
+    return None

@@ -77,6 +77,8 @@ def _reason_test(selection: TaskFilter) -> Any:
 
 
 def _url_test(selection: TaskFilter) -> Any:
+    if selection.url is not None:
+        return selection.url
     prefix = beginning_with(selection.url_prefix) if selection.url_prefix else None
     if not selection.containing:
         return prefix
@@ -178,18 +180,19 @@ def beginning_with(prefix: str) -> Within:
 
 
 def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:
-    """Return *selection* with the host of its URL prefix, so that a store uses the host's index.
+    """Return *selection* with the host of its URL or prefix, so that a store uses the host's index.
 
     If every URL begins with the prefix, the result has no URL prefix. The filter does not change if
     the URL prefix ends within the host's name, or if the tasks have keys instead of URLs.
     """
-    if kind.tracked or not selection.url_prefix:
+    beginning = selection.url or selection.url_prefix
+    if kind.tracked or not beginning:
         return selection
-    if _EVERY_SCHEME.startswith(selection.url_prefix):
+    if _EVERY_SCHEME.startswith(beginning):
         return replace(selection, url_prefix=None)
     if selection.host is not None:
         return selection
-    return replace(selection, host=_host_of(selection.url_prefix))
+    return replace(selection, host=_host_of(beginning))
 
 
 def _host_of(prefix: str) -> str | None:

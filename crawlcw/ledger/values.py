@@ -77,6 +77,7 @@ class TaskFilter:
     changed_since: datetime | None = None  #: the task's status changed last at or after this time
     changed_before: datetime | None = None  #: the task's status changed last before this time
     ids: Collection[bytes] | None = None
+    url: str | None = None  #: the task's stored URL or key
     url_prefix: str | None = None  #: beginning of the task's stored URL or key
     containing: str = ""  #: part of the task's stored URL or key; case matters
     callback: str | None = None  #: name of the callback

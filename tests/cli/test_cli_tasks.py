@@ -311,3 +311,67 @@ def test_a_crawls_tasks_are_named_by_their_urls(run: Run, ledger_url: str):
     assert code == 2
     assert "no stages" in err
     assert run("ignore", "books", "nonsense")[0] == 2
+
+
+SEARCH = "http://books.test/search?q=a"
+OTHER_SEARCH = f"{SEARCH}&page=2"
+
+
+@pytest.fixture
+def searches(ledger_url: str) -> None:
+    """Three tasks that their URLs do not identify, and two of them have one URL."""
+    posted = Request(SEARCH, "parse_second", method="POST", body="page=2")
+    others = [
+        Request(SEARCH, "parse_first", fingerprint=b"first"),
+        Request(OTHER_SEARCH, fingerprint=b"other"),
+    ]
+
+    async def fill() -> None:
+        ledger = await open_ledger(ledger_url, "books")
+        now = ledger.now()
+        await ledger.tasks.add([posted.task(now=now)])
+        (lease,) = await claimed(ledger)
+        await ledger.tasks.add([request.task(now=now - timedelta(hours=1)) for request in others])
+        await ledger.outcomes.commit([success(ledger, lease, {"title": "second"})])
+        await ledger.close()
+
+    asyncio.run(fill())
+
+
+@pytest.mark.usefixtures("searches")
+def test_tasks_that_their_url_does_not_identify_have_its_name_too(run: Run):
+    _, shown, note = run("show", "books", SEARCH)
+    _, listed, _ = run("tasks", "books", "--key", SEARCH, "--json")
+    _, other, no_note = run("show", "books", OTHER_SEARCH)
+    code, _, err = run("show", "books", "http://books.test/search?q=b")
+
+    assert '\n  item {"title":"second"}\n' in shown
+    assert "2 tasks have this URL: `crawlcw tasks books --key" in note
+    assert [json.loads(line)["callback"] for line in listed.splitlines()] == [
+        "parse_second",
+        "parse_first",
+    ]
+    assert ("GET, for parse()" in other, no_note) == (True, "")
+    assert (code, "is not recorded" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("searches")
+def test_tasks_that_their_url_does_not_identify_change_together(run: Run):
+    assert run("reset", "books", SEARCH, "--dry-run")[1] == "2 of 2 would be todo again\n"
+    assert run("ignore", "books", SEARCH, OTHER_SEARCH)[1] == "2 of 3 withdrawn\n"
+    assert run("recrawl", "books", SEARCH, "--yes")[1].startswith("1 page will be visited again")
+    assert run("purge", "books", SEARCH, "--yes")[1] == "2 tasks deleted\n"
+
+
+@pytest.mark.usefixtures("searches")
+def test_a_task_that_its_url_identifies_is_the_only_one_of_this_url(run: Run, ledger_url: str):
+    async def add() -> None:
+        ledger = await open_ledger(ledger_url, "books")
+        await ledger.tasks.add([Request(SEARCH, "parse_plain").task(now=ledger.now())])
+        await ledger.close()
+
+    asyncio.run(add())
+
+    _, listed, _ = run("tasks", "books", "--key", SEARCH, "--json")
+    assert json.loads(listed)["callback"] == "parse_plain"
+    assert run("ignore", "books", SEARCH)[1] == "1 of 1 withdrawn\n"

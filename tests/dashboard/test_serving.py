@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from crawlcw.api.request import Request
 from crawlcw.crawl.control import Control
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
@@ -180,6 +181,16 @@ async def test_tasks_are_found_by_what_is_asked(ledger_url: str):
         assert await search(page, reason="connect") == ["http://example.com/bad"]
         assert await search(page, changed_since="2999-01-01T00:00:00Z") == []
         assert await search(page, text="nowhere") == []
+
+
+async def test_a_task_with_a_fingerprint_is_found_by_its_complete_url(ledger_url: str):
+    request = Request("http://example.com/product?id=1", fingerprint=b"1")
+    async with books(ledger_url) as (ledger, page):
+        await ledger.tasks.add([request.task(now=ledger.now())])
+
+        assert await search(page, text="HTTP://EXAMPLE.COM/product?id=1") == [request.url]
+        assert await search(page, prefix="http://EXAMPLE.com/product?id=1") == [request.url]
+        assert await search(page, text="HTTP://EXAMPLE.COM/product?id=2") == []
 
 
 async def test_a_search_goes_on_page_by_page(ledger_url: str):

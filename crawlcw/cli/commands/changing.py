@@ -70,8 +70,8 @@ class Choice:
             task_text = f"{self.subject.name}{self.selection.condition}"
             confirm(question.format(task_text), yes=self.yes)
 
-    async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
-        """Count the tasks that would change; count also the tasks that live workers have leased.
+    async def count(self, statuses: Collection[Status]) -> tuple[Count, int, int]:
+        """Count the tasks that would change, the leased tasks of live workers, and the chosen ids.
 
         A change affects tasks with these *statuses*, and the leased tasks of dead workers. `count`
         writes nothing.
@@ -80,23 +80,23 @@ class Choice:
             task_filter = await self._filter(ledger)
             count = await ledger.queries.count(task_filter.with_statuses(statuses))
             orphans = await _orphaned_count(ledger, task_filter)
-            return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
+            leased_count = await _leased_count(ledger, task_filter)
+            return count + Count(number=orphans), leased_count - orphans, len(task_filter.ids or ())
 
-    async def change(self, change: Change) -> tuple[Count, int]:
-        """Change the chosen tasks; return how many have changed, and how many are leased."""
+    async def change(self, change: Change) -> tuple[Count, int, int]:
+        """Change the chosen tasks; return how many changed, how many are leased, how many ids."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
             # Do not change a task that another process changes after this moment.
             task_filter = replace(await self._filter(ledger), changed_before=from_now(ledger))
-            return Count(number=await change(ledger, task_filter)), await _leased_count(
-                ledger, task_filter
-            )
+            count = Count(number=await change(ledger, task_filter))
+            return count, await _leased_count(ledger, task_filter), len(task_filter.ids or ())
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
         """Change or count the chosen tasks; print number and *participle*, such as `7 deleted`."""
-        count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
-        # A URL may have several requests.
-        total = max(len(set(self.keys)), count.number)
+        count, at_work, total = await (
+            self.count(statuses) if self.dry_run else self.change(change)
+        )
         total_note = f" of {total:,}" if self.keys else ""
         self.print_count(
             count, at_work, f"{count}{total_note} {'would be ' if self.dry_run else ''}{participle}"
@@ -108,7 +108,7 @@ class Choice:
 
     async def _filter(self, ledger: Ledger) -> TaskFilter:
         if self.keys:
-            return TaskFilter(ids=await ids_of(ledger, self.keys))
+            return TaskFilter(ids=set(await ids_of(ledger, *self.keys)))
         return self.selection.filter(ledger)
 
 
@@ -192,11 +192,11 @@ async def purge(choice: Choice) -> None:
     drop` deletes everything.
     """
     choice.check()
-    count, at_work = await choice.count(UNLEASED)
+    count, at_work, _ = await choice.count(UNLEASED)
     if not choice.dry_run:
         task_text = f"{counted(count, 'task')} of {choice.subject.name}"
         confirm(f"Delete {task_text} with their items, for good?", yes=choice.yes)
-        count, at_work = await choice.change(_purge)
+        count, at_work, _ = await choice.change(_purge)
     message = f"{counted(count, 'task')} {'would be ' if choice.dry_run else ''}deleted"
     choice.print_count(count, at_work, message)
 
@@ -330,7 +330,7 @@ async def recrawl(
             statuses
         )
         # The options restrict the URLs that the user named.
-        task_filter = replace(task_filter, ids=await ids_of(ledger, urls) or None)
+        task_filter = replace(task_filter, ids=await ids_of(ledger, *urls) or None)
         if dry_run:
             count = await ledger.queries.count(task_filter)
         else:

@@ -70,7 +70,7 @@ async def tasks(
         if given_up:
             task_filter = task_filter.with_statuses((Status.IGNORED,))
         if key is not None:
-            task_filter = replace(task_filter, ids=await ids_of(ledger, [key]))
+            task_filter = replace(task_filter, ids=await ids_of(ledger, key))
         number, rows = 0, list[_Row]()
         async with aclosing(ledger.queries.walk(task_filter)) as records:
             async for record in records:
@@ -172,8 +172,8 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     a link that it would follow now.
     """
     async with subject.opened() as ledger:
-        (task_id, *_) = await ids_of(ledger, [key])
-        record = await ledger.tasks.get(task_id)
+        ids = await ids_of(ledger, key)
+        record = await ledger.tasks.get(ids[0])
         if record is None:
             await _explain_unknown(subject.reference, key, ledger, as_json=as_json)
         parent_urls = [task.url async for task in pages_above(ledger, record.task)]
@@ -191,6 +191,9 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
         return
     for line in _lines(record, parent_urls, next_records):
         click.echo(line)
+    if len(ids) > 1:
+        others = options.command_line("tasks", subject.name, "--key", key)
+        click.echo(f"crawlcw: {len(ids):,} tasks have this URL: {others} lists them", err=True)
 
 
 def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -> Iterator[str]:
