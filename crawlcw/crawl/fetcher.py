@@ -110,16 +110,17 @@ class Fetcher:
             if not {task.callback, task.errback} <= outcomes.errors.callbacks:
                 outcomes.errors.check(task)
             session, has_slot = None, True
+
+            def free() -> None:
+                nonlocal has_slot
+                has_slot = False
+                self.coordinator.free_slot(lease)
+
             sessions, session_name = outcomes.sessions, task.options.session
             if (session_name or sessions.by_default) and frontier.given_up_reason(task) is None:
-
-                def free() -> None:
-                    nonlocal has_slot
-                    has_slot = False
-                    self.coordinator.free_slot(lease)
-
                 session = await sessions.admit(task, free=free)
-            if not await self._quarantine.enter(lease):
+            # The spider's code in a running page may need the slot for a request of its own.
+            if not await self._quarantine.enter(lease, before_wait=free):
                 raise Defer("another page ran alone")
             attempt = PageAttempt(
                 lease=lease,
@@ -136,7 +137,7 @@ class Fetcher:
                     raise Defer("its host must not get requests now")
                 return await outcomes.given_up(attempt, given_up)
             async with attempt:
-                if not has_slot:  # the session's login has used the task's slot
+                if not has_slot:  # the session's login or another page has used the task's slot
                     await sessions.admission.enter(attempt, task.url)
                 try:
                     return await self._page(attempt)

@@ -141,14 +141,17 @@ class Quarantine:
         self.quarantined_lease: Lease | None = None
         self._quarantine_ended = anyio.Event()
 
-    async def enter(self, lease: Lease) -> bool:
+    async def enter(
+        self, lease: Lease, *, before_wait: Callable[[], object] = lambda: None
+    ) -> bool:
         """Return whether to start a task now; the caller must call `leave` after a started task.
 
         If a quarantined task runs, `enter` waits for the end of that task and returns False. If
         *lease* is lost, `enter` cancels the work. If a quarantined task waits too long, `enter`
-        raises `Defer`.
+        raises `Defer`. Before `enter` waits for other tasks, it calls *before_wait*.
         """
         if self.quarantined_lease is not None:
+            before_wait()
             await self._quarantine_ended.wait()
             return False
         needs_quarantine = is_quarantined(lease.task)
@@ -158,6 +161,7 @@ class Quarantine:
                 self._quarantine_ended = anyio.Event()
                 if self._in_progress:  # from now on, new tasks wait in `enter`
                     self._none_in_progress = anyio.Event()
+                    before_wait()
                     with anyio.move_on_after(self._max_wait_s) as wait_scope:
                         await self._none_in_progress.wait()
                     if wait_scope.cancelled_caught:

@@ -1198,6 +1198,30 @@ async def test_a_quarantined_page_keeps_others_waiting_for_moments_alone(ledger:
     assert web.began[doubtful] - web.began[slow] >= 100, "alone"
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+@in_virtual_time
+async def test_a_quarantined_page_gets_a_slot_for_its_own_request_while_others_wait(
+    ledger: SqliteLedger, slots: int
+):
+    class Asking(Books):
+        async def parse(self, response: Response) -> Any:
+            yield {"answer": (await self.fetch(Request(f"{HOME}answer"))).text}
+
+    doubtful, *others = numbered(4)
+    await ledger.tasks.add([make_task(doubtful)])
+    for _ in range(2):
+        await claimed_all(ledger)
+        await asyncio.sleep(LEASE.total_seconds() + 1)
+    web = Web(dict.fromkeys([doubtful, *others, f"{HOME}answer"], ""))
+    started_at = asyncio.get_running_loop().time()
+
+    report = await crawled(Asking(start_urls=others), web, ledger, per_host_concurrency=slots)
+
+    assert (report.pages, report.items) == (4, 4)
+    assert len(web.sent) == 8, "no request is repeated"
+    assert asyncio.get_running_loop().time() - started_at < 10
+
+
 async def test_links_are_followed_no_deeper_than_allowed(ledger: SqliteLedger):
     chain = {url: links(f"/{n + 1}") for n, url in enumerate(numbered(6))}
     web = Web({HOME: links("/0")} | chain)
