@@ -90,7 +90,7 @@ async def _warn_of_project(spider: Any, ledger: Ledger, processes: int) -> None:
 
 
 def _warn_of_names(spider: Spider) -> None:
-    names = [name for name in _SCRAPY_NAMES if hasattr(spider, name)]
+    names = [name for name in _SCRAPY_NAMES if hasattr(type(spider), name)]
     if not names:
         return
     try:

@@ -14,7 +14,7 @@ def _exception(name: str, twisted_error: type[Exception], newer: str) -> type[Ex
     """Return an exception of Twisted's that is also an exception of Scrapy 2.15 and later."""
     scrapy_error = getattr(scrapy.exceptions, newer, None)
     bases = (twisted_error,) if scrapy_error is None else (scrapy_error, twisted_error)
-    return type(name, bases, {})
+    return type(name if scrapy_error is None else newer, bases, {})
 
 
 _NAME_UNKNOWN = _exception(
@@ -36,6 +36,8 @@ _EXCEPTIONS = {
     Reason.TIMEOUT_READ: _TIMEOUT,
     Reason.TIMEOUT_CONNECT: _TIMEOUT,
     Reason.CONNECT: _REFUSED,
+    # The crawl gives up a host most often because its port refuses connections.
+    Reason.HOST_UNREACHABLE: _REFUSED,
     Reason.PAYLOAD_TRUNCATED: _CUT,
     Reason.REFUSED_ROBOTS: IgnoreRequest,
 }

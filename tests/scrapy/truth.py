@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.scrapy.site import Site
 from tests.support.programs import environment, run_to_end
@@ -27,11 +26,6 @@ class Crawl:
     items: list[str]  #: JSON with sorted keys, which a difference shows best
     signals: Counter[str]
     requests: Counter[str]  #: that the site received
-
-
-def in_order(items: list[dict[str, Any]]) -> list[str]:
-    """Return items as JSON in a fixed order, because pages end in any order."""
-    return sorted(json.dumps(item, sort_keys=True, ensure_ascii=False) for item in items)
 
 
 def variables(site: Site, folder: Path) -> dict[str, str]:
@@ -58,17 +52,20 @@ def crawled_by_scrapy(site: Site, spider: str, folder: Path) -> Crawl:
         variables=variables(site, folder),
     )
     assert done.returncode == 0, done.stderr
-    return read(output, folder / "signals.json", site)
+    return Crawl(items_in(output), signals_in(folder), site.requests.copy())
 
 
-def read(items: Path, signals: Path, site: Site) -> Crawl:
-    """Read the output files of a crawl."""
-    lines = items.read_text().splitlines() if items.exists() else []
-    return Crawl(
-        in_order([json.loads(line) for line in lines]),
-        Counter(json.loads(signals.read_text())),
-        site.requests.copy(),
+def items_in(output: Path) -> list[str]:
+    """Return the items of a file in JSON Lines in a fixed order, because pages end in any order."""
+    lines = output.read_text().splitlines() if output.exists() else []
+    return sorted(
+        json.dumps(json.loads(line), sort_keys=True, ensure_ascii=False) for line in lines
     )
+
+
+def signals_in(folder: Path) -> Counter[str]:
+    """Return the counts of signals that the project's extension has written."""
+    return Counter(json.loads((folder / "signals.json").read_text()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,11 @@ class BrokenLinks(scrapy.Spider):
     """Own downloader middlewares, an errback and statistics of the crawl."""
 
     name = "broken-links"
-    custom_settings = {"DOWNLOADER_MIDDLEWARES": MIDDLEWARES, "RETRY_ENABLED": False}
+    custom_settings = {
+        "DOWNLOADER_MIDDLEWARES": MIDDLEWARES,
+        "RETRY_ENABLED": False,
+        "ROBOTSTXT_OBEY": False,
+    }
     handle_httpstatus_list = [404, 410]
 
     async def start(self):
@@ -32,12 +36,9 @@ class BrokenLinks(scrapy.Spider):
         if "/links/" in response.url:
             for link in response.css("a::attr(href)").getall():
                 yield response.follow(link, self.check, errback=self.report)
-            yield scrapy.Request(
-                f"{os.environ['SHOP_CLOSED']}?{response.url[-1]}",
-                self.check,
-                errback=self.report,
-                meta={"rescue": response.url.endswith("1")},
-            )
+        if response.url.endswith("/links/1"):
+            url = os.environ["SHOP_CLOSED"]
+            yield scrapy.Request(url, self.check, errback=self.report, meta={"rescue": True})
 
     def report(self, failure):
         yield {

@@ -1,0 +1,51 @@
+"""Spiders of the project `shop`, each run by Scrapy and by crawlcw: items and signals are equal."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scrapy")
+
+from tests.scrapy import site as sites
+from tests.scrapy.crawls import crawled_by_crawlcw
+from tests.scrapy.site import Site
+from tests.scrapy.truth import Crawl, crawled_by_scrapy
+
+#: They show most; the others run with `--all`.
+QUICK_SPIDERS = ("errors", "carried")
+SPIDERS = (
+    *("broken-links", "catalogue", "closing", "jars", "login", "numbered", "quotes-css"),
+    *("quotes-xpath", "raising", "stored", "unreachable"),
+)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with sites.running() as site:
+        yield site
+
+
+@pytest.mark.parametrize(
+    "spider",
+    [*QUICK_SPIDERS, *(pytest.param(name, marks=pytest.mark.thorough) for name in SPIDERS)],
+)
+def test_a_spider_yields_the_items_and_sends_the_signals_of_scrapy(
+    spider: str, site: Site, tmp_path: Path
+):
+    folders = [tmp_path / name for name in ("scrapy", "crawlcw")]
+    for folder in folders:
+        folder.mkdir()
+
+    truth = crawled_by_scrapy(site, spider, folders[0])
+    crawl = crawled_by_crawlcw(site, spider, folders[1])
+
+    assert crawl.items == truth.items
+    assert crawl.requests == truth.requests
+    assert crawl.signals == without_robots(truth)
+
+
+def without_robots(truth: Crawl) -> Counter[str]:
+    """Return the signals of pages: Scrapy also sends one for robots.txt."""
+    return truth.signals - Counter(response_received=truth.requests["/robots.txt"])
