@@ -95,12 +95,12 @@ class TaskAdder:
         if deep_task_by_id:
             await self.put(deep_task_by_id)
             self.too_deep_ids.add(deep_task_by_id)
-        # The dictionary drops duplicates, because several pages often have the same new links.
-        fresh = {
-            task.id: task
-            for task in tasks
-            if task.id not in self.known_ids or isinstance(task, ChangedTask)
-        }
+        fresh: dict[bytes, Task] = {}
+        for task in tasks:
+            # Several pages often have the same new links; the first link counts, as in the ledger.
+            is_known = task.id in self.known_ids or task.id in fresh
+            if not is_known or isinstance(task, ChangedTask):
+                fresh[task.id] = task
         if not fresh:
             return 0
         new = await self.put(fresh)

@@ -88,3 +88,21 @@ async def test_a_link_that_lies_too_deep_in_two_places_is_kept_only(ledger: Ledg
         assert await adder_of(ledger, max_depth=2).add([], [link]) == 0
 
     assert (await ledger.queries.counts()).by_status == {Status.IGNORED: 1}
+
+
+async def test_the_first_of_equal_new_links_counts_except_before_one_that_says_of_a_change(
+    ledger: Ledger, clock: FakeClock
+):
+    url = "http://a.com/"
+    links = [make_task(url, callback=name) for name in ("first", "second")]
+
+    await adder_of(ledger).add(links)
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger))])
+    clock.advance(seconds=9)
+    adder = adder_of(ledger)
+    adder.run_started_at = clock.time
+    changed = changed_task(url, changed=clock.time)
+    reopened_count = await adder.add([links[0], changed, links[1]])
+
+    assert (await claimed_one(ledger)).task.callback == "first"
+    assert reopened_count == 1
