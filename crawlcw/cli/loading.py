@@ -204,7 +204,7 @@ def _is_of_crawlcw(path: Path) -> bool:
 def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
     """Yield the spiders of a folder, and the files that cannot be loaded.
 
-    Inside a Scrapy project, the files of that project are left out. Raises `SpiderError` for a
+    Inside a Scrapy project, yield only the files that use crawlcw. Raises `SpiderError` for a
     folder that cannot be read.
     """
     try:
