@@ -1,4 +1,4 @@
-"""Load the spider or use case that the user names: in ./spiders, by file or by module.
+"""Load the spider or use case that the user names, from ./spiders, a file or a module.
 
 An error in the user's file becomes one sentence with the file, the line and the error. The module
 loads only files that the user names, or the files in ./spiders.
@@ -111,7 +111,7 @@ def find_use_case(reference: str) -> "UseCase":
 
 
 def _load_named(text: str) -> tuple[ModuleType, str, str] | None:
-    """Return the module that *text* names, an object's name in it, and the module's path or name.
+    """Return the module that *text* names, the object's name, and the module's path or name.
 
     The object's name is "" if *text* is only a path. Return None if *text* is neither a path nor
     `module:object`. A path to a missing file raises `SpiderError`.
@@ -247,7 +247,7 @@ def of_scrapy(assignments: Iterable[str]) -> list[str]:
 
 
 def make(spider_class: type[Spider], arguments: Iterable[str]) -> Spider:
-    """Return a spider constructed with the `key=value` *arguments*; raises `UsageError`."""
+    """Return a spider that gets the `key=value` *arguments*; raises `UsageError`."""
     keyword_arguments = _arguments(arguments)
     try:
         inspect.signature(spider_class).bind(**keyword_arguments)
@@ -350,8 +350,8 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
 class _UncachedLoader(SourceFileLoader):
     """A loader that compiles a file at each load, as Python does with a script.
 
-    The import system would reuse old bytecode after a quick change of one digit, because the file's
-    size and its time in seconds stay the same.
+    After a quick change of one digit, the file has the same size and the same time in whole
+    seconds, so the import system would reuse old bytecode.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -430,8 +430,8 @@ def _spider_error(source: str, error: BaseException) -> SpiderError:
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # Name the file of the outermost frame, because this file is the user's. Inner frames may be in
-    # a library.
+    # Show the file of the outermost frame, because this frame is in the user's file. Inner frames
+    # may be in a library.
     lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
     position = f"{_relative_path(frames[0].filename)}, line {lines[-1]}" if frames else source
     return SpiderError(f"{position}: {message}")

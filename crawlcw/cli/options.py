@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Key in click's `meta` for the URL of the user's ledger (None for a temporary ledger).
 LEDGER = "crawlcw.ledger"
-#: A part of a ledger URL that may be a password: after the user name, or in a URL parameter.
+#: Matches a part of a ledger URL that may be a password: after the user name, or in a parameter.
 _SECRET = re.compile(r"://[^@]*:.*@|[?&][^=]*pass", re.IGNORECASE)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -58,7 +58,7 @@ def command_line(command: str, *arguments: str, ledger: str | None = None) -> st
 
 
 def is_durable() -> bool:
-    """Return whether the command's ledger is kept after the command."""
+    """Return whether the command's ledger remains after the end of the command."""
     ctx = click.get_current_context(silent=True)
     return ctx is None or ctx.meta.get(LEDGER, "") is not None
 
@@ -93,10 +93,10 @@ def _parse_duration(_: click.Context, param: click.Parameter, text: str | None) 
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
-    """Return the settings of a crawl; *spider* is None for a crawl without a spider.
+    """Return the settings for a spider, or for work without a spider if *spider* is None.
 
-    If several sources have a setting, the first of these wins: *assignments*, environment, project,
-    spider. Raises `SettingsError`.
+    If several sources have a setting, the first in this order wins: *assignments*, environment,
+    project, spider. Raises `SettingsError`.
     """
     return layered(
         Settings() if spider is None else spider.settings,

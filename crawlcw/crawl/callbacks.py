@@ -52,7 +52,7 @@ from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
 from crawlcw.model.values import cleaned_item, is_item
 
-#: Maximum delay of a page's Refresh that counts as a link; a longer delay may be for a logout.
+#: Maximum delay of a page's Refresh that counts as a link; a longer one may log the visitor out.
 LONGEST_REFRESH = timedelta(seconds=100)
 #: Maximum number of different reasons to drop items. The limit is needed because a reason may
 #: contain crawled text.
@@ -60,19 +60,19 @@ MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
 _EMPTY_HOOK = "item() yielded nothing"
 _MAX_REASON_LENGTH = 120
-#: Number of values that the callback of a list of URLs yields between two writes of links.
+#: Number of values that a `url_list` callback yields between two writes of links.
 SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
 #: Seconds that a callback may run before it pauses for other coroutines.
 _STEP_S = 0.05
-#: Maximum number of counted seconds between two pauses; a longer time may be a stall.
+#: Between two pauses at most this number of seconds counts; a longer time may be a stall.
 _MAX_STEP_S = 1.0
 #: Seconds that callbacks may run in one iteration of the event loop. An iteration costs about as
 #: much CPU time as a small page.
 _SLICE_SECONDS = 0.03
 
 Hook = Callable[[Any, Response | None], Any]
-#: A function that adds the links to follow, and the links that are too deep, to the ledger.
+#: A function that adds to the ledger the links to follow and the links that are too deep.
 WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
 
@@ -82,7 +82,7 @@ class Produced:
 
     items: list[dict[str, Any]] = field(default_factory=list)
     items_dropped: Counter[str] = field(default_factory=Counter)  #: dropped items, by reason
-    #: The position in `items` of each item that has a key; the digest of the key is the index.
+    #: Map from the digest of an item's key to the item's position in `items`.
     item_keys: dict[str, int] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
     too_deep: list[Task] = field(default_factory=list)  #: links too deep for this crawl
@@ -90,7 +90,7 @@ class Produced:
     stop: str | None = None  #: the callback's reason to end the crawl, or None
     #: The callback's changes of the spider's state.
     state: dict[str, Any] = field(default_factory=dict)
-    retired: str | None = None  #: the callback's reason to retire the page's session, or None
+    retired: str | None = None  #: the callback's reason to retire (end) the page's session, or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Scope:
         )
 
     def admit_url(self, url: str, *, redirected: Task | None = None) -> None:
-        """Raise `FetchError` if the crawl excludes the host of *url*, or *url* looks like a trap.
+        """Raise `FetchError` if the crawl excludes *url*'s host, or if *url* looks like a trap.
 
         *redirected* is the task that redirects to *url*. A start URL may redirect from
         `www.a.example` to `a.example`, because sites use both names.
@@ -132,7 +132,7 @@ class Scope:
             raise FetchError(trap_reason, f"{location.url} looks like a crawler trap")
 
     def is_apex(self, host: str) -> bool:
-        """Return whether the scope contains the host `www.` + *host*."""
+        """Return whether the scope contains the host whose name is `www.` before *host*."""
         return urls.in_scope(f"www.{host}", self.hosts)
 
 
@@ -187,7 +187,7 @@ class Runner:
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the results of the spider's method *callback*, or a `Failed` if the method raises.
 
-        The last value in *arguments* is the response or the `FetchError` of *task*.
+        The last value in *arguments* is the response to *task*, or the `FetchError` of the attempt.
         """
         try:
             method = callback_named(self.spider, callback)
@@ -198,7 +198,7 @@ class Runner:
         with self.state.running(task) as page:
             argument = arguments[-1]
             response = argument.response if isinstance(argument, FetchError) else argument
-            # Parse no response for the base class's `on_error`, which uses no response.
+            # The base class's `on_error` uses no response, so do not parse the response for it.
             needs_response = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
@@ -218,9 +218,9 @@ class Runner:
 class CallbackRun:
     """One run of a callback, which makes items and tasks from the yielded values.
 
-    The watchdog's time limit holds for every callback, but stalls of the event loop do not count. A
-    callback that awaits is cancelled after the watchdog's limit. A callback that yields for a long
-    time pauses now and then for other coroutines.
+    The watchdog's time limit holds for every callback; the time of event loop stalls does not
+    count. A callback that awaits is cancelled after the watchdog's limit. A callback that yields
+    for a long time pauses repeatedly, so that other coroutines can run.
 
     If a callback reads a list of URLs (such as a sitemap), the number of links is not limited. The
     links get the same depth as the page that contains the list. Links of a list are written in
@@ -233,7 +233,7 @@ class CallbackRun:
         self, runner: Runner, method: Callable[..., Any], *, name: str, task: Task
     ) -> None:
         """*name* is the callback's name, which may differ from the function's name."""
-        #: The response that the callback gets as an argument or in a `FetchError`.
+        #: The response that the callback gets, as an argument or inside a `FetchError`.
         self.response: Response | None = None
         self.page: Response | None = None  #: the response, unless the callback gets an error
         self._runner = runner
@@ -242,7 +242,7 @@ class CallbackRun:
         self._user_call = Called(name=name, subject=task.url)
         is_list = getattr(method, "is_url_list", False) is True
         self._write = runner.write if is_list else None
-        self._slice_size = SLICE if self._write is not None else 0  #: values in a slice; 0: all
+        self._slice_size = SLICE if self._write is not None else 0  #: size of a slice (0: no limit)
         self._depth = task.depth + (self._write is None)  #: depth of the links' tasks
         self._now = runner.now()
         self._produced = Produced()
@@ -253,7 +253,7 @@ class CallbackRun:
         self._link_count = 0
         self._admitted_host = ""  #: the last admitted host
         self._yielded_ids: set[bytes] = set()
-        #: The reason why a link was dropped, or None if the link was accepted, by the link's URL.
+        #: Map from a link's URL to the reason why the link was dropped; None: it was accepted.
         self._drop_reasons: dict[str, str | None] = {}
 
     @calls_user_code
@@ -351,7 +351,7 @@ class CallbackRun:
             self._spent_s = 0.0
 
     def _accept(self, product: object) -> Awaitable[None] | None:
-        """Make a task or an item of a value, or drop it; return the call of an `item` hook."""
+        """Make a task or an item from a value, or drop it; return the `item` hook's awaitable."""
         if not isinstance(product, Request):
             if product is None:
                 return None
@@ -378,7 +378,7 @@ class CallbackRun:
         return None
 
     def _follow_refresh(self, response: Response) -> None:
-        """Follow a page's Refresh (header or meta tag) as a link to the page's own callback."""
+        """Follow a page's Refresh (header or meta tag) as a link that has the page's callback."""
         refresh = response.refresh
         if refresh is None or refresh.delay > LONGEST_REFRESH:
             return
@@ -388,7 +388,7 @@ class CallbackRun:
         self._accept(response.request.retargeted(refresh.url))
 
     def _accept_request(self, request: Request) -> str | None:
-        """Make a task of a request; return the reason to drop equal requests, or None."""
+        """Make a task from a request; return the reason to drop later equal requests, or None."""
         # Identify a request with `dont_filter` by its position in the page, because a page that is
         # parsed again yields its requests in the same order.
         salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
@@ -397,7 +397,7 @@ class CallbackRun:
             return self._drop(request, identity.reason, where=identity.message)
         location, task_id = identity
         scope = self._runner.scope
-        # Skip the check if the last admitted link had the same host, as most links of a page do.
+        # Skip the check for the host of the last admitted link: most links of a page have one host.
         if location.host != self._admitted_host:
             is_home = location.host == self._task.host  # for redirected start URLs
             if not urls.in_scope(location.host, scope.hosts) and not (
@@ -406,8 +406,8 @@ class CallbackRun:
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted_host = location.host
         # Drop repeated links first, because a repeated link to a start URL may look like a trap. Do
-        # not drop a known request that has `changed`, because the ledger compares this date with
-        # the last visit.
+        # not drop a known request that has a date `changed`, because the ledger compares this date
+        # with the last visit.
         if task_id in self._yielded_ids or (
             request.changed is None and task_id in self._runner.known_ids
         ):

@@ -142,7 +142,7 @@ class Workers:
         await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def counters(self) -> Counters:
-        """Return the sum of the counters of running workers and of the last 1,000 ended workers."""
+        """Return the summed counters of all running workers and the last 1,000 ended workers."""
         workers = await self._store.reading(
             lambda tables: tables.workers.scan({}, limit=_WORKER_LIMIT)
         )
