@@ -48,8 +48,8 @@ class MovedPages:
         - The target is another spelling of the task's URL, so both URLs belong to the same task.
         - The request is a form or has `dont_filter`, so its URL cannot identify the request.
         - The target is on the same host, and a pool of proxies is used. One proxy must send all
-        hops. If a site redirects each proxy to another URL, the hops of two proxies would never
-        end.
+          hops. If a site redirects each proxy to another URL, the hops of two proxies would never
+          end.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):

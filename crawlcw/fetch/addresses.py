@@ -135,15 +135,15 @@ class AddressGuard:
     """Allows connections to public addresses and to hosts that the user has named.
 
     - *start_origins* are the `Location.host` of the start URLs. A start URL's host may have a
-    private address. If *start_origins* gives a port, only that port is allowed. Without a port, 80
-    and 443 are allowed. If a start URL's host name ever had a public address, a private address of
-    it is refused (see `resolved`).
+      private address. If *start_origins* gives a port, only that port is allowed. Without a port,
+      80 and 443 are allowed. If a start URL's host name ever had a public address, a private
+      address of it is refused (see `resolved`).
     - *allow_private* names hosts that may have private addresses. A name without a port allows all
       usual ports.
     - *any_port* allows all ports of public addresses, and all ports of a name without a port in
       *allow_private*.
     - *public_names* remembers public names for other processes and later crawls. Without
-    *public_names*, no other guard knows these names.
+      *public_names*, no other guard knows these names.
 
     If an allowed name has a private address, other names with that address are refused all the
     same. A URL with a host name never leads to a link-local address, or to an address at which

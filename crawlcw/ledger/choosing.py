@@ -205,5 +205,5 @@ def _host_of(prefix: str) -> str | None:
         location = urls.locate(origin)
     except FetchError:
         return None
-    # Tasks have normalised URLs, so no task's URL begins with another spelling of the origin.
+    # The URLs of tasks are normalised, so a prefix with another spelling of its origin has no task.
     return location.host if location.url == origin else None

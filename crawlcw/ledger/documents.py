@@ -51,8 +51,8 @@ A value that is too large is stored as a blob. The task's document then has `{%b
 in place of the value. A time without a zone is stored as `{%naive: ISO text}`, because the date
 type of a store always has a zone. An item has the name of its class, if it has one, in `%class`.
 
-Keys from a spider or a page are escaped (`$`, `.`, NUL and `%` as `%24`, ...), so that a key can
-become neither an operator nor a field path of MongoDB.
+In keys from a spider or a page, `$`, `.`, NUL and `%` are escaped (`$` as `%24`), because MongoDB
+would read such a key as an operator or as a field path.
 """
 
 import re
@@ -192,7 +192,7 @@ def carried(document: Mapping[str, Any]) -> Payload:
 
 
 def value_document(value: Any) -> Any:
-    """Return a clean value, or a reference to a blob, in the form in which stores keep it."""
+    """Return a clean value (see `model.values`), or a blob's reference, as stores keep it."""
     if isinstance(value, BlobRef):
         return {_BLOB_KEY: value.id, "size": value.size}
     return escaped(value)

@@ -74,7 +74,7 @@ class Health:
     facts: Mapping[str, str] = field(default_factory=dict)  #: for display
     violations: tuple[Violation, ...] = ()
     clock_offset: timedelta | None = None
-    """Time by which the store's clock is ahead of ours; None if the store uses our clock."""
+    """Time by which the store's clock is ahead of this machine's; None if both are one clock."""
 
 
 class Inspection(ABC):

@@ -274,7 +274,7 @@ class Raw(Protocol):
         documents with these ids. The documents leave out large parts, so they fit in memory:
 
         - A task has the number of its items as `items`, the positions of missing items as
-        `items_lost`, and its references to blobs.
+          `items_lost`, and its references to blobs.
         - A host document leaves out the host's robots.txt.
         - A blob document has only `task_id` and `create_time`.
         """

@@ -149,9 +149,9 @@ class Task:
     retry: int = 0  #: failed attempts
     lost: int = 0  #: number of workers that crashed while they ran only this task
     quarantine_fence: int | None = None
-    """`quarantine_fence` is None if no worker has crashed with this task since the task was
-    last finished. It is 0 after the first crash. In a quarantined task it is the fence of the last
-    lease whose holder ran the task alone or released it; see `transitions.is_quarantined`."""
+    """None: no worker has crashed with this task since the task was last finished. 0: one worker
+    has crashed. In a quarantined task: the fence of the last lease whose holder ran the task alone
+    or released the task; see `transitions.is_quarantined`."""
     reason: Reason | None = None
     visit: Visit | None = None  #: the last visit of the page, if the page was ever finished
     revisit: datetime | None = None  #: time after which the next run visits the page again

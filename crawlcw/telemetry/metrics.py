@@ -186,7 +186,7 @@ class Snapshot:
     gauges: Mapping[str, Values] = field(default_factory=dict)
     """Gauges by the metrics' names."""
     crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    """For each value of the label `name`, a mapping from metric names to gauges."""
+    """Maps each value of the label `name` to a mapping from metric names to gauges."""
 
 
 def counters_of(stats: Stats) -> dict[str, Values]:
