@@ -139,7 +139,7 @@ class _Parts(Parts):
         self.bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
 
     def make_layers(self, downloader: Downloader) -> None:
-        """Make the chains of layers, one for each purpose, and the parts that send requests."""
+        """Make a chain of layers for each purpose of requests, and the parts that send requests."""
         spider, settings = self.spider, self.settings
         self.credentials = Credentials(
             entry_urls(spider), headers=settings.headers, auth=settings.auth

@@ -1,7 +1,7 @@
 """Define an attempt at a request, and the layers between the request and the server.
 
-The layers of an attempt share its purpose, session, proxy, deadline, memory, and the resources that
-the attempt closes at its end.
+All layers of an attempt share the attempt's purpose, session, proxy, deadline and memory, and the
+resources that are closed when the attempt ends.
 
 Users add layers by the spider's attribute `layers` and by the setting `layers`. The setting names a
 layer as `package.module:Layer`, or by its entry point in the group `crawlcw.layers`. A crawl uses
@@ -43,7 +43,7 @@ class Purpose(StrEnum):
 class Deadline:
     """The deadline of an attempt, which counts only the time spent waiting for servers.
 
-    The deadline is paused inside of its `with` blocks, which may overlap.
+    A `with` block pauses the deadline. Such blocks may overlap.
     """
 
     timeout: asyncio.Timeout | None = None  #: the timer that cancels the attempt
@@ -70,7 +70,7 @@ class Deadline:
             self._end = None
 
     def restart(self, seconds: float) -> None:
-        """Move the deadline to *seconds* from now, if there is a deadline and it is not paused."""
+        """Let the deadline end *seconds* from now if there is a deadline that is not paused."""
         if self.timeout is not None and self.timeout.when() is not None:
             self.timeout.reschedule(asyncio.get_running_loop().time() + seconds)
 
@@ -108,7 +108,7 @@ class Session:
 
     @property
     def may_be_banned(self) -> bool:
-        """Whether a site's ban ends the session, because it is from a pool or has its own proxy."""
+        """Whether a site's ban ends the session: it does with a pool or with an own proxy."""
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
@@ -150,7 +150,7 @@ class Attempt:
     #: Whether the first body of this attempt may wait for memory. `may_wait` is False if a page
     #: that holds memory waits for this attempt, because the two could wait for each other for ever.
     may_wait: bool = True
-    #: Memory of bodies, which the attempt's end frees; with None, an exchange's end frees its body.
+    #: Memory of bodies until the attempt ends; None: only until the exchange of a body ends.
     memory: list[Share] | None = None
     slot: Callable[[], None] | None = None  #: frees the held slot
     slot_host: str = ""  #: the slot's host
@@ -166,7 +166,7 @@ class Attempt:
         return self.may_wait and not self.memory
 
     def keep(self, share: Share) -> None:
-        """Hold *share* until the attempt ends; with `memory` None free *share* at once."""
+        """Hold *share* until the attempt ends, or free *share* at once if `memory` is None."""
         if self.memory is None:
             share.shrink(0)
         else:
@@ -235,7 +235,7 @@ class Layer(Protocol):
 
     - By default a layer is called for the requests of pages. A layer with the attribute `wire =
       True` is also called for robots.txt and logins, and sees the secrets that are sent.
-    - A layer may run for `callback_timeout`. The page's `timeout` does not include this time.
+    - A layer may run for the time `callback_timeout`, which is not part of the page's `timeout`.
     - `FetchError` ends the attempt, and `Defer` defers the page. Any error of a layer except
       `FetchError` and `Defer` fails the page as `parse-error`.
     """
@@ -252,7 +252,7 @@ class Layer(Protocol):
 
 
 def redirected(request: Request, url: str) -> Request:
-    """Return *request* for *url*, the target of a redirect, with all of its options."""
+    """Return *request* with the URL *url*, the target of a redirect, and with the same options."""
     return request if request.url == url else copied(request, url=url)
 
 
@@ -262,7 +262,7 @@ def copied(
     url: str | None = None,
     more_headers: Sequence[tuple[str, str]] = (),
 ) -> Request:
-    """Return a copy of *request* for one exchange, with all of its options.
+    """Return a copy of *request*, with the same options, for one exchange (request and response).
 
     *url* is the address of the exchange, by default the URL of *request*; *more_headers* follow the
     headers of *request*.
@@ -290,7 +290,7 @@ def layer_name(layer: Any) -> str:
 
 
 def check_layers(layers: object, kind: str) -> None:
-    """Raise `SpiderError` if *layers* is not a list of layers; *kind* names their class."""
+    """Raise `SpiderError` if *layers* is no list of layers; messages call its owner *kind*."""
     if not isinstance(layers, list | tuple):
         raise SpiderError(f"{kind}.layers is {layers!r}: write a list of layers")
     for layer in layers:

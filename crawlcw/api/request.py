@@ -22,7 +22,7 @@ from crawlcw.model.visits import NEVER
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
 _NO_OPTIONS = (None,) * len(arguments.OPTIONS)
-#: The value of `changed` that means `each_run`: a time later than the start of any run.
+#: The time that *changed* has for the option *each_run*: it is later than the start of any run.
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
 
@@ -58,8 +58,8 @@ class Request:
       the page's last visit was before *changed*. *each_run*: fetch the page in each run.
     - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: settings for this request only. A
       *timeout* longer than `read_timeout` also replaces `read_timeout`.
-    - *max_depth*: the setting `max_depth` for this request and for all links from its page. With 0
-      on a start URL, the crawl follows no link of its page.
+    - *max_depth*: the setting `max_depth` for this request and for all links from its page. If it
+      is 0 for a start URL, the crawl follows no link of that page.
 
     Any text is accepted as a URL, because the crawl drops and counts a link that cannot be fetched.
     Raises `SpiderError` if the arguments contradict each other, or if a value cannot be sent or
@@ -194,7 +194,7 @@ class Request:
         callback: Callback | None = None,
         **options: Any,
     ) -> Self:
-        """Return a request for a link that cannot be fetched; its `identity` raises *refusal*."""
+        """Return a request for an unusable link; the request's `identity` raises *refusal*."""
         request = cls(link, callback, **options)
         request._refusal = Refusal(refusal.reason, refusal.message)
         return request
@@ -270,7 +270,7 @@ class Request:
 
     @property
     def plain_url(self) -> str | None:
-        """The request's URL if it alone identifies the request's task, else None."""
+        """The request's URL if the URL alone identifies the request's task, else None."""
         location = self._location
         if (
             location is None

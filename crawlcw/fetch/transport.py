@@ -141,7 +141,7 @@ class AiohttpDownloader:
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Send *request* to *url*, and return the response; see `Downloader`."""
-        # If a user's own downloader calls `fetch`, use the attempt that this downloader works on.
+        # If a user's own downloader calls `fetch`, use the attempt for which the crawl called it.
         outer = current_hop.get(None)
         attempt = Attempt(request=request) if outer is None else outer.attempt
         attempt.proxy = None
@@ -216,7 +216,7 @@ class AiohttpDownloader:
                 await connection.ask(
                     payload,
                     is_head=method == "HEAD",
-                    # A request's own timeout replaces `read_timeout` if the own timeout is longer.
+                    # A request's own timeout replaces `read_timeout` if `read_timeout` is shorter.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
                 if proxy is not None and connection.message.code == 407:
@@ -404,7 +404,7 @@ def _with_cookies(
 
 
 def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
-    """Return why a body is incomplete, or None; raises `FetchError` if it must not be used."""
+    """Return why a body is incomplete, or None; raises `FetchError` for an unusable body."""
     if not decoder.missing:
         return "bytes" if decoder.is_full else None
     if not decoder.lacks_content:
@@ -431,8 +431,8 @@ def headers_of(wire_headers: CIMultiDictProxy[str]) -> dict[str, str]:
         if key not in text_by_name:
             text_by_name[key] = text
         elif key == "x-robots-tag" and ":" not in text:
-            # A rule for all robots must come first, because a rule after a robot's name is for this
-            # robot only.
+            # A value for all robots must come first, because every value after a robot's name is
+            # only for the named robot.
             text_by_name[key] = f"{text}, {text_by_name[key]}"
         elif key != "location":
             text_by_name[key] = f"{text_by_name[key]}, {text}"
@@ -449,7 +449,7 @@ def _set_cookies(wire_headers: CIMultiDictProxy[str]) -> tuple[str, ...]:
 
 
 def _readable(value: str, *, is_location: bool) -> str:
-    """Return a header's value as text, where bytes that are not UTF-8 are surrogate escapes."""
+    """Return a header's value as text; bytes that are not UTF-8 become surrogate escapes."""
     raw = value.encode("utf-8", "surrogateescape")
     try:
         return raw.decode()

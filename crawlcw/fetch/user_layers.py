@@ -68,7 +68,7 @@ async def _fault(
 
 
 def _checked(error: Defer) -> BaseException:
-    """Return *error* with its `due` as a duration, or a `SpiderError` if `due` is invalid."""
+    """Return *error* with `due` as a duration from now, or a `SpiderError` if `due` is invalid."""
     wait = error.due
     try:
         if isinstance(wait, datetime):
@@ -105,7 +105,7 @@ def _check_response(response: object, message: str) -> None:
 
 
 def after_response(spider: Spider) -> Layer | None:
-    """Return a layer that calls the spider's `after_response`; None without such a hook."""
+    """Return a layer that calls the spider's `after_response`, or None if the spider has none."""
     hook = spider.after_response
     if type(spider).after_response is Spider.after_response:
         return None
@@ -123,7 +123,7 @@ def after_response(spider: Spider) -> Layer | None:
 
 
 def before_request(spider: Spider) -> Layer | None:
-    """Return a layer that calls the spider's `before_request`; None without such a hook."""
+    """Return a layer that calls the spider's `before_request`, or None if the spider has none."""
     hook = spider.before_request
     if type(spider).before_request is Spider.before_request:
         return None
@@ -148,7 +148,7 @@ def _to_send(request: object, original: Request) -> Request:
     if not isinstance(request, Request):
         raise TypeError("call_next() takes the attempt and a Request")
     if request.url != original.url and urls.origin_of(request.url) != urls.origin_of(original.url):
-        # The delay, robots.txt and secrets in use are those of the original origin.
+        # crawlcw uses the delay, the robots.txt and the secrets of the original origin.
         raise ValueError(
             "it may change the URL only within its origin: yield a Request for another one"
         )
@@ -324,7 +324,7 @@ class OwnDownloader:
     """
 
     def __init__(self, downloader: Downloader, *, grace: timedelta) -> None:
-        """Use *downloader*; at the end, wait at most *grace* until *downloader* is closed."""
+        """Use *downloader*; at the end, wait for its `close`, but not longer than *grace*."""
         self._downloader = downloader
         self._grace = grace
 
