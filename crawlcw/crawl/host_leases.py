@@ -149,8 +149,7 @@ class HostLeaser:
         if not (leases := self.leases()):
             return
         sent_at = time.monotonic()
-        # Do not retry a failed renewal, because this list of leases may be outdated after an
-        # outage.
+        # Do not retry a failed renewal, because after an outage the leases may be outdated.
         lost_names = await self._session.raw_ledger.host_leases.renew(
             leases, lease=self._lease_length
         )

@@ -461,8 +461,7 @@ class Frontier:
             # after a crash.
             loans_end = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, loans_end)
-        # Set `ready_at` if the host may have due tasks, so that no query must search for such
-        # tasks.
+        # Set `ready_at` if the host may have due tasks, so no query must search for such tasks.
         has_tasks = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if has_tasks else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)

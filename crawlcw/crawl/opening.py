@@ -52,8 +52,7 @@ class Opening:
     def open(self, host: FrontierHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has a task with *url*; return whether the host is open now.
 
-        If a request must be sent first, the host opens later, and its due tasks are then read
-        again.
+        If a request must be sent first, the host opens later, and its due tasks are read again.
         """
         rules = self.robots.known_rules(url, host.state.robots)
         if self.probe(host, background):

@@ -268,8 +268,7 @@ def _without_others(text: str, *, agent: str) -> str:
 def _with_slashes(text: str) -> str:
     """Return a URL, or a rule, with the slashes in its query unescaped.
 
-    protego distinguishes `/` and `%2F`, but both mean the same in a query (RFC 9309, section
-    2.2.2).
+    protego distinguishes `/` and `%2F`, but a query does not (RFC 9309, section 2.2.2).
     """
     path, mark, query = text.partition("?")
     return f"{path}?{_SLASH.sub('/', query)}" if mark and "%2" in query else text

@@ -170,8 +170,7 @@ class Seeder:
         limit = self.adder.max_depth
         old_limit = None if last_depth is None else last_depth["limit"]
         if last_depth is not None and old_limit == limit:
-            # Do not write an unchanged limit; else fetchers could run before `start` sets
-            # passwords.
+            # Do not write an unchanged limit: fetchers could run before `start` sets passwords.
             return
         if old_limit is not None and (limit is None or limit > old_limit):
             number = await self._ledger.admin.admit_to_depth(limit)

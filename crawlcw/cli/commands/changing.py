@@ -1,7 +1,6 @@
 """Define the commands that change tasks: `retry-failed`, `recrawl`, `ignore`, `purge`, `reset`.
 
-The commands first end the leases of dead workers. The commands skip tasks that live workers have
-leased.
+The commands first end the leases of dead workers, and skip tasks that live workers have leased.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
