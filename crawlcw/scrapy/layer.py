@@ -84,8 +84,16 @@ class ScrapyPage(Response):
 class MiddlewareLayer:
     """Runs a project's downloader middlewares, and sends the requests that they do not answer."""
 
-    def __init__(self, engine: Engine, scraping: Scraping, jars: Jars) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        scraping: Scraping,
+        jars: Jars,
+        request_of: Callable[[Request], scrapy.Request],
+    ) -> None:
+        """*request_of* returns the Scrapy request that a task stores."""
         settings = engine.settings
+        self._request_of = request_of
         self._engine = engine
         self._middlewares = engine.downloader.middleware
         self._scraping = scraping
@@ -106,7 +114,7 @@ class MiddlewareLayer:
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the `ScrapyPage` of an attempt; raises `FetchError` for a failed request."""
-        scrapy_request = codec.request_of(request, self._spider)
+        scrapy_request = self._request_of(request)
         if attempt.number > 1 and self._retries:
             scrapy_request.meta["retry_times"] = attempt.number - 1
         page_of = partial(self._page, request, scrapy_request, started_at=time.monotonic())

@@ -5,6 +5,7 @@ import os
 import types
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -20,7 +21,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import RUNNING_CRAWL, Spider, arguments_of
 from crawlcw.crawl.admission import SpiderRequests
-from crawlcw.errors import FetchError, Reason, StopCrawl
+from crawlcw.errors import Defer, FetchError, Reason, SpiderError, StopCrawl
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import NO_OPTIONS, Status
@@ -75,6 +76,9 @@ class ScrapySpider(Spider):
         self.layers = [self._fetch_by_middlewares]
         self._is_repeated = False  #: whether `start` repeats requests after a resume
         self._start_counts: dict[bytes, int] = {}
+        #: Start requests that no ledger can store, by their fingerprints in hexadecimal.
+        self._kept_requests: dict[str, scrapy.Request] = {}
+        self._has_started = False  #: whether the project's `start` has ended
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return the callback for a page whose Scrapy callback is *name*."""
@@ -98,7 +102,7 @@ class ScrapySpider(Spider):
         self._scraping = Scraping(engine)
         middlewares = engine.downloader.middleware.middlewares
         self._jars = Jars(_with(middlewares, "jars"), self.state)
-        self._middlewares = MiddlewareLayer(engine, self._scraping, self._jars)
+        self._middlewares = MiddlewareLayer(engine, self._scraping, self._jars, self._request_of)
         self._crawl: SpiderRequests = vars(self)[RUNNING_CRAWL]
         engine.identities = self._identities = Identities(crawler, self._crawl.known_ids)
         engine.offsite = Offsite(crawler, None)
@@ -137,12 +141,13 @@ class ScrapySpider(Spider):
             products = as_async_generator(products)
         async for product in products:
             if isinstance(product, scrapy.Request):
+                self._keep_unstorable(product)
                 engine.crawl(product)
             elif product is not None:
                 await self._scraping.pass_start_item(product)
             for request in self._waiting_requests():
                 yield request
-        is_idle = False
+        self._has_started, is_idle = True, False
         while not is_idle:
             for request in self._waiting_requests(is_idle=True):
                 yield request
@@ -177,6 +182,24 @@ class ScrapySpider(Spider):
         # A request of an idle spider is from a queue of another program, so it is always new.
         start_request.number = uuid4().bytes if is_idle else b"%d" % number
         return start_request
+
+    def _keep_unstorable(self, request: scrapy.Request) -> None:
+        """Keep a start request in memory if no ledger can store it: each run yields it again."""
+        try:
+            codec.context_of(request, self._spider)
+        except codec.Unstorable:
+            self._kept_requests[self._identities.of(request).fingerprint.hex()] = request
+
+    def _request_of(self, request: Request) -> scrapy.Request:
+        """Return the Scrapy request that a task stores, or that this process keeps in memory."""
+        key = (request.context or {}).get("start")
+        if key is None:
+            return codec.request_of(request, self._spider)
+        if key in self._kept_requests:
+            return self._kept_requests[key].copy()
+        if self._has_started:
+            raise SpiderError("start() no longer yields this request, which no ledger can store")
+        raise Defer("start() has not yielded it yet", due=timedelta(seconds=1))
 
     # Pages.
 
@@ -216,7 +239,7 @@ class ScrapySpider(Spider):
             if page.awaits_retry and isinstance(result, ScrapyResponse):
                 result = await self._middlewares.after_retry(result, sent)
         else:
-            sent = getattr(error, "scrapy_request", None) or codec.request_of(request, self._spider)
+            sent = getattr(error, "scrapy_request", None) or self._request_of(request)
         output = await self._scraped(result, sent)
         for product in await self._products(output):
             yield product
@@ -284,8 +307,11 @@ class ScrapySpider(Spider):
         """Return crawlcw's request for a Scrapy request; raises `codec.Unstorable`."""
         if request.url.partition(":")[0] not in ("http", "https"):
             raise codec.Unstorable("its scheme is not http or https")
-        context = codec.context_of(request, self._spider)
         identity = self._identities.of(request)
+        if kind is StartRequest and (key := identity.fingerprint.hex()) in self._kept_requests:
+            context = {"start": key}
+        else:
+            context = codec.context_of(request, self._spider)
         callback = context.get("cb")
         if not isinstance(callback, str) or callback[:1] == "_" or hasattr(Spider, callback):
             callback = "parse"
