@@ -29,7 +29,7 @@ def site() -> Iterator[Site]:
 
 @pytest.mark.representative("sqlite", "carried", "1")
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("spider", ["carried", "catalogue", "jars"])
+@pytest.mark.parametrize("spider", ["carried", "catalogue", "jars", "tickets"])
 def test_a_crawl_that_is_killed_three_times_has_the_items_of_scrapy(
     spider: str, processes: int, ledger_url: str, site: Site, tmp_path: Path
 ):

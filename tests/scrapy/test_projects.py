@@ -17,7 +17,7 @@ from tests.scrapy.truth import Crawl, crawled_by_scrapy
 QUICK_SPIDERS = ("errors", "carried")
 SPIDERS = (
     *("broken-links", "catalogue", "closing", "jars", "login", "numbered", "quotes-css"),
-    *("quotes-xpath", "raising", "stored", "unreachable"),
+    *("quotes-xpath", "raising", "stored", "tickets", "unreachable"),
 )
 
 

@@ -107,3 +107,24 @@ class Raising(scrapy.Spider):
 
     def more(self, response):
         yield {"second": response.url}
+
+
+class Ticket:
+    """A value that no ledger can store."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+class Tickets(scrapy.Spider):
+    """Start requests with values that no ledger can store."""
+
+    name = "tickets"
+
+    async def start(self):
+        for number in range(6):
+            meta = {"ticket": Ticket(number)}
+            yield scrapy.Request(f"{SITE}/numbers/{number}", meta=meta, dont_filter=number < 3)
+
+    def parse(self, response):
+        yield {"number": response.meta["ticket"].number, "url": response.url}
