@@ -108,7 +108,7 @@ class Session:
 
     @property
     def may_be_banned(self) -> bool:
-        """Whether a site's ban ends the session: it does with a pool or with an own proxy."""
+        """Whether a ban ends the session: it ends a pool's session, and one with its own proxy."""
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
