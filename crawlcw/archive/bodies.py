@@ -55,8 +55,7 @@ _MOST_WAITING = 8 << 20
 
 def folder_of(spider: str, settings: Settings) -> Path:
     """Return the folder of a spider's WARC files."""
-    # Return an absolute path, because a spider may change the current folder.
-    return Path(settings.bodies_dir).absolute() / spider
+    return Path(settings.bodies_dir) / spider
 
 
 class Bodies:
@@ -70,7 +69,9 @@ class Bodies:
         check_installed()
         self.folder = folder_of(spider, settings)
         first_record = partial(Packer().about_the_file, spider=spider)
-        self._files = WarcFiles(self.folder, prefix=spider, first_record=first_record)
+        # Use an absolute path, because a spider may change the current folder.
+        folder = self.folder.absolute()
+        self._files = WarcFiles(folder, prefix=spider, first_record=first_record)
         self._packer = Packer()
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
