@@ -261,7 +261,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != _NO_BYTE_CODE}
 
 
-def _compile() -> None:
+def compile_sources() -> None:
     """Compile the modules that run from sources, before the first crawl."""
     folders = [str(REPOSITORY / "crawlcw"), str(Path(__file__).parent)]
     command = [sys.executable, "-m", "compileall", "-q", *folders]
@@ -296,7 +296,7 @@ def compare(
         for number, commit in enumerate(arguments.against)
     }
     chosen = engines(arguments, mongodb, own_postgres, others)
-    _compile()
+    compile_sources()
     results: dict[str, list[Run]] = {engine.name: [] for engine in chosen}
     for round_ in range(arguments.rounds):
         # Every second round runs backwards, so that a drift of the machine affects all alike.
