@@ -67,7 +67,10 @@ class Errors(scrapy.Spider):
 
     def succeeded(self, response):
         request, meta = response.request, response.meta
-        names = ("redirect_urls", "redirect_reasons", "redirect_times", "retry_times", "depth")
+        names = (
+            *("redirect_urls", "redirect_reasons", "redirect_times", "retry_times", "depth"),
+            "download_slot",
+        )
         yield {
             "url": response.url,
             "status": response.status,
