@@ -316,8 +316,9 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
         spider_class = getattr(module, class_name, None)
         if isinstance(spider_class, type) and issubclass(spider_class, Spider):
             return spider_class
-        hint = f"its spiders: {names}" if names else "it has no spider"
-        raise SpiderError(f"{path} has no spider class {class_name!r}; {hint}")
+        if spiders or not _scrapy_names(module):
+            hint = f"its spiders: {names}" if names else "it has no spider"
+            raise SpiderError(f"{path} has no spider class {class_name!r}; {hint}")
     if not spiders:
         from crawlcw.tracking import UseCase  # imported late: rarely needed
 
@@ -325,6 +326,11 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
             raise SpiderError(
                 f"{path} has a use case, not a spider: "
                 f"{command_line('work', path)} works on its tasks"
+            )
+        if scrapy_names := _scrapy_names(module):
+            raise SpiderError(
+                f"{path} has a spider of Scrapy: `crawlcw run FOLDER:{scrapy_names[0]}` runs it as "
+                f"it is, where FOLDER has scrapy.cfg, and `crawlcw check {path}` helps to port it"
             )
         raise SpiderError(f"{path} has no spider: a class derived from crawlcw.Spider, with a name")
     if len(spiders) > 1:
@@ -345,6 +351,20 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
         and spider_class.__module__ == module.__name__
         and spider_class.name
     ]
+
+
+def _scrapy_names(module: ModuleType) -> list[str]:
+    """Return the names of the Scrapy spiders that *module* itself defines."""
+    scrapy = sys.modules.get("scrapy")
+    names = [
+        getattr(value, "name", None)
+        for value in vars(module).values()
+        if scrapy is not None
+        and isinstance(value, type)
+        and issubclass(value, scrapy.Spider)
+        and value.__module__ == module.__name__
+    ]
+    return [name for name in names if name]
 
 
 class _UncachedLoader(SourceFileLoader):

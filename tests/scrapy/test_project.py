@@ -328,6 +328,22 @@ def test_a_folder_alone_says_how_to_name_a_spider(folder: Path):
         loading.find("shops")
 
 
+@pytest.mark.parametrize("reference", ["shop/spiders/books.py", "shop/spiders/books.py:Books"])
+def test_the_file_of_a_scrapy_spider_says_how_to_run_and_how_to_port_it(
+    folder: Path, reference: str
+):
+    write_project(folder)
+
+    with pytest.raises(SpiderError) as caught:
+        loading.find(reference)
+
+    assert str(caught.value) == (
+        "shop/spiders/books.py has a spider of Scrapy: `crawlcw run FOLDER:books` runs it as it "
+        "is, where FOLDER has scrapy.cfg, and `crawlcw check shop/spiders/books.py` helps to port "
+        "it"
+    )
+
+
 def test_a_start_without_a_project_loads_neither_scrapy_nor_the_room(folder: Path):
     (folder / "pages.py").write_text(
         'from crawlcw import Spider\n\nclass Pages(Spider):\n    name = "pages"\n'
