@@ -6,6 +6,7 @@ import scrapy.exceptions
 from scrapy.exceptions import IgnoreRequest
 from twisted.internet import error as twisted_errors
 from twisted.python.failure import Failure
+from twisted.web.client import ResponseFailed
 
 from crawlcw.errors import FetchError, Reason
 
@@ -27,7 +28,7 @@ _REFUSED = _exception(
     "DownloadConnectionRefusedError",
 )
 _LOST = _exception("ConnectionLost", twisted_errors.ConnectionLost, "DownloadFailedError")
-_CUT = _exception("ResponseDataLossError", twisted_errors.ConnectionDone, "ResponseDataLossError")
+_CUT = _exception("ResponseFailed", ResponseFailed, "ResponseDataLossError")
 
 _EXCEPTIONS = {
     Reason.DNS_TEMPORARY: _NAME_UNKNOWN,

@@ -22,9 +22,11 @@ KINDS = (
     *(
         (getattr(exceptions, name) for name in NEWER_KINDS)
         if hasattr(exceptions, "DownloadTimeoutError")
-        else (error.DNSLookupError, error.ConnectionRefusedError, error.TimeoutError)
+        else (
+            *(error.DNSLookupError, error.ConnectionRefusedError, error.TimeoutError),
+            ResponseFailed,
+        )
     ),
-    ResponseFailed,
 )
 
 
