@@ -91,7 +91,6 @@ _TEXTS = {
     "/comes-back": "<h1>come back</h1>",
 }
 _BODIES = {
-    "/robots.txt": (b"User-agent: *\nDisallow: /private\n", "text/plain"),
     "/latin": ("<h1>café</h1>".encode("latin-1"), "text/html; charset=iso-8859-1"),
     "/meta-charset": (
         '<meta charset="cp1251"><h1>привет</h1>'.encode("cp1251"),
@@ -102,6 +101,29 @@ _BODIES = {
     "/xml": (b"<?xml version='1.0'?><a><b>1</b></a>", "application/xml"),
     "/empty": (b"", "text/html"),
 }
+
+
+async def _robots(request: web.Request, site: Site) -> web.Response:
+    return web.Response(
+        text=f"User-agent: *\nDisallow: /private\nSitemap: {site.url}/sitemap-all.xml\n"
+    )
+
+
+async def _sitemap(request: web.Request, site: Site) -> web.Response:
+    pages = {"/sitemap-numbers.xml": ["/numbers/1", "/numbers/2", "/skipped"]}
+    pages["/sitemap-books.xml"] = ["/book/1", "/book/2?skipped"]
+    kind, entry = ("urlset", "url") if request.path in pages else ("sitemapindex", "sitemap")
+    entries = "".join(
+        f"<{entry}><loc>{site.url}{path}</loc></{entry}>"
+        for path in pages.get(request.path, list(pages))
+    )
+    text = f'<{kind} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{entries}</{kind}>'
+    return web.Response(text=text, content_type="application/xml")
+
+
+async def _headers(request: web.Request, site: Site) -> web.Response:
+    names = ("Accept", "Accept-Language", "Authorization", "Content-Type", "Cookie", "X-A")
+    return web.json_response({name: request.headers.get(name) for name in (*names, "User-Agent")})
 
 
 async def _status(request: web.Request, site: Site) -> web.Response:
@@ -233,6 +255,7 @@ _PAGES = {
     "echo": _echo,
     "flaky": _flaky,
     "gzip": _gzip,
+    "headers": _headers,
     "links": _links,
     "login": _login,
     "loop": _loop,
@@ -240,8 +263,12 @@ _PAGES = {
     "query": _query,
     "quotes": _quotes,
     "redirect": _redirect,
+    "robots.txt": _robots,
     "set-cookie": _set_cookie,
     "show-cookie": _show_cookie,
+    "sitemap-all.xml": _sitemap,
+    "sitemap-books.xml": _sitemap,
+    "sitemap-numbers.xml": _sitemap,
     "slow": _slow,
     "status": _status,
 }

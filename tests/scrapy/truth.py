@@ -38,6 +38,7 @@ def variables(site: Site, folder: Path) -> dict[str, str]:
         "SHOP_CLOSED": site.closed_url,
         "SHOP_SIGNALS": str(folder / "signals.json"),
         "SHOP_DATABASE": str(folder / "shop.db"),
+        "SHOP_FILES": str(folder / "files"),
     }
 
 

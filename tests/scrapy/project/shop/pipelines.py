@@ -5,6 +5,7 @@ import sqlite3
 import scrapy
 from itemadapter import ItemAdapter
 from scrapy.exceptions import DropItem
+from scrapy.pipelines.files import FilesPipeline
 from twisted.internet import defer, task, threads
 
 
@@ -71,4 +72,16 @@ class Storing:
                 self.database.execute("INSERT INTO books VALUES (?, ?)", row)
         except sqlite3.IntegrityError:
             raise DropItem(f"{item['title']} is stored already") from None
+        return item
+
+
+class Files(FilesPipeline):
+    """Name files by their URLs."""
+
+    def file_path(self, request, response=None, info=None, *, item=None):
+        return request.url.partition("//")[2].partition("/")[2].replace("/", "-")
+
+    def item_completed(self, results, item, info):
+        item["files"] = sorted(result["path"] for is_good, result in results if is_good)
+        item["missing"] = sum(not is_good for is_good, _ in results)
         return item
