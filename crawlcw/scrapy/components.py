@@ -87,7 +87,6 @@ async def open_spider(crawler: Crawler) -> str | None:
     assert crawler.stats is not None
     if crawler.settings["LOG_FILE"]:
         install_scrapy_root_handler(crawler.settings)
-    await crawler.signals.send_catch_log_async(signal=signals.engine_started)
     close_reason = None
     try:
         await engine.scraper.open_spider_async()
@@ -100,6 +99,7 @@ async def open_spider(crawler: Crawler) -> str | None:
     for _, result in results:
         if isinstance(result, CloseSpider):
             close_reason = close_reason or result.reason
+    await crawler.signals.send_catch_log_async(signal=signals.engine_started)
     return close_reason
 
 

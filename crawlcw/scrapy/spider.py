@@ -45,6 +45,8 @@ Result = ScrapyResponse | scrapy.Request | Failure
 
 #: Seconds between two checks whether pages are left, while no request waits.
 _POLL_S = 0.25
+#: Maximum number of fingerprints of start requests in memory; later repetitions are dropped.
+_MAX_START_COUNTS = 1_000_000
 
 
 class StartRequest(Request):
@@ -178,6 +180,8 @@ class ScrapySpider(Spider):
     def _start_request(self, request: scrapy.Request, *, is_idle: bool) -> Request:
         start_request: StartRequest = self._task_request(request, StartRequest)
         fingerprint = start_request.fingerprint or b""
+        if len(self._start_counts) >= _MAX_START_COUNTS:
+            self._start_counts.clear()
         number = self._start_counts[fingerprint] = self._start_counts.get(fingerprint, 0) + 1
         # A request of an idle spider is from a queue of another program, so it is always new.
         start_request.number = uuid4().bytes if is_idle else b"%d" % number
