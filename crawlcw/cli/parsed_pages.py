@@ -60,7 +60,7 @@ def show_json(response: Response, produced: Produced) -> None:
                 "method": task.method,
                 "callback": task.callback,
                 "priority": task.priority,
-                "context": task.context,
+                "context": task.shown_context,
             }
             for task in produced.tasks
         ],

@@ -1,6 +1,7 @@
 """Prepare tasks for the page: a row of a list, or a task's details with its related pages.
 
-The page does not show headers and bodies of requests, because they may hold passwords.
+The page does not show headers, bodies and private values of requests, because they may hold
+passwords.
 """
 
 from collections.abc import AsyncIterator
@@ -57,7 +58,7 @@ async def task_details(ledger: Ledger, record: Record) -> dict[str, Any]:
         "tracked": tracked_fields is not None,
         **fields(task, "method", "callback", "depth", "priority", "lost", "due", "create_time"),
         "body_bytes": len(task.body or b""),
-        "context": _json_text(task.context) if task.context else None,
+        "context": _json_text(task.shown_context) if task.shown_context else None,
         "errors": [error_document(error) for error in reversed(record.errors)],
         "response": part_document(record.response) if record.response else None,
         "stored": asdict(task.stored) if task.stored else None,

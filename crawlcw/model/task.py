@@ -25,6 +25,9 @@ from crawlcw.model.visits import Visit
 HOST_BYTES, _REQUEST_BYTES = 6, 10
 #: A file name without a path, so that a ledger cannot name a file outside of the WARC folder.
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
+#: The key of values that no command and no page shows, because they may be passwords: in a context
+#: and, as the beginning of a name, in the spider state.
+PRIVATE_KEY = "__private__"
 
 
 class Status(IntEnum):
@@ -157,6 +160,14 @@ class Task:
     revisit: datetime | None = None  #: time after which the next run visits the page again
     stored: StoredPage | None = None  #: position of the last stored body
     carried: Payload | None = None  #: data of a tracked task
+
+    @property
+    def shown_context(self) -> Mapping[str, Any] | BlobRef | None:
+        """The context as commands and pages may show it: without the values under `PRIVATE_KEY`."""
+        context = self.context
+        if context is None or isinstance(context, BlobRef) or PRIVATE_KEY not in context:
+            return context
+        return {name: value for name, value in context.items() if name != PRIVATE_KEY} or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,13 @@ from typing import Any
 import scrapy
 from scrapy.http import Headers
 
+from crawlcw.api import arguments
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import SpiderError
 from crawlcw.model import urls, values
 from crawlcw.model.sanitize import printable
+from crawlcw.model.task import PRIVATE_KEY
 from crawlcw.scrapy import functions, items
 from crawlcw.scrapy.functions import Unstorable as Unstorable
 from crawlcw.scrapy.functions import class_name as class_name
@@ -68,6 +70,7 @@ _parts = attrgetter(
     *("_meta", "_cb_kwargs"),
     *(f"_{name}" if hasattr(scrapy.Request, f"_{name}") else name for name in _PARTS[2:]),
 )
+_headers_part = attrgetter("_headers" if hasattr(scrapy.Request, "_headers") else "headers")
 #: The attributes of every request; only those of a subclass are its state.
 _REQUEST_FIELDS = frozenset(items.state_of(scrapy.Request("data:,")))
 #: The exceptions of a context that does not fit the code of the project.
@@ -75,36 +78,57 @@ _MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeEr
 
 
 def context_of(request: scrapy.Request, spider: scrapy.Spider) -> dict[str, Any]:
-    """Return all of *request* except its method and its body, as the context of a task.
+    """Return all of *request* except method, body and `task_headers`, as the context of a task.
 
     Raises `Unstorable`; then the request must be done while the crawl parses its parent's page.
     """
     context: dict[str, Any] = {}
+    private: dict[str, Any] = {}
     location = urls.located(request.url)
     if isinstance(location, urls.Refusal) or location.url != request.url:
-        context["url"] = request.url
+        parts = private if _is_private("url", request.url) else context
+        parts["url"] = request.url
     for name, function in (("cb", request.callback), ("eb", request.errback)):
         if function is not None:
             method = functions.method_name(function, spider)
             context[name] = method or encoded(function, spider)
     for name, value in zip(_PARTS, _parts(request), strict=True):
+        if name == "headers" and value:
+            value = _headers_of_context(value)
         if value:
+            parts = private if _is_private(name, value) else context
             try:
-                context[name] = encoded(value, spider)
+                parts[name] = encoded(value, spider)
             except Unstorable as error:
                 raise Unstorable(f"{error} in {name}") from None
     if request.encoding != "utf-8":
         context["encoding"] = request.encoding
     if type(request) is not scrapy.Request:
-        name = context["class"] = class_name(type(request))
-        if functions.named(name) is not type(request):
-            raise Unstorable(f"a request of the class {name}, which no module defines")
-        state = items.state_of(request)
-        context["state"] = encoded({k: state[k] for k in state.keys() - _REQUEST_FIELDS}, spider)
+        context |= _subclass_parts(request, spider)
+    if private:
+        context[PRIVATE_KEY] = private
     # Nothing else measures plain values as fast as `marshal`.
     if len(marshal.dumps(context)) > MAX_SIZE:
         raise Unstorable(f"values of more than {MAX_SIZE >> 20} MiB")
     return context
+
+
+def _subclass_parts(request: scrapy.Request, spider: scrapy.Spider) -> dict[str, Any]:
+    """Return the name of the class of *request*, and the attributes that only this class has."""
+    name = class_name(type(request))
+    if functions.named(name) is not type(request):
+        raise Unstorable(f"a request of the class {name}, which no module defines")
+    state = items.state_of(request)
+    fields = {k: state[k] for k in state.keys() - _REQUEST_FIELDS}
+    return {"class": name, "state": encoded(fields, spider)}
+
+
+def task_headers(request: scrapy.Request) -> tuple[tuple[str, str], ...]:
+    """Return the headers of *request* that a task can have; `context_of` has the others."""
+    headers = _headers_part(request)
+    if not headers:
+        return ()
+    return tuple(pair for name, texts in dict.items(headers) for pair in _pairs(name, texts))
 
 
 def request_of(request: Request, spider: scrapy.Spider) -> scrapy.Request:
@@ -114,8 +138,11 @@ def request_of(request: Request, spider: scrapy.Spider) -> scrapy.Request:
     """
     context: Any = request.context or {}
     try:
+        context = {**context, **context.get(PRIVATE_KEY, {})}
         parts = {name: decoded(context[name], spider) for name in _PARTS if name in context}
-        headers = parts.pop("headers", None)
+        headers = parts.pop("headers", Headers() if request.headers else None)
+        for name, value in request.headers:
+            headers.appendlist(name, value.encode("latin-1"))
         kind = functions.named(context["class"]) if "class" in context else scrapy.Request
         if not isinstance(kind, type) or not issubclass(kind, scrapy.Request):
             raise LookupError(f"there is no class of requests {context['class']}")
@@ -261,6 +288,32 @@ def _decoded_object(tag: str, stored: Any, spider: scrapy.Spider) -> Any:
 
 def _function(stored: Any, spider: scrapy.Spider) -> Any:
     return functions.method_of(spider, stored) if type(stored) is str else decoded(stored, spider)
+
+
+def _is_private(name: str, value: Any) -> bool:
+    """Return whether a part of a request may be a password, or contain one."""
+    if name == "url":
+        return "@" in value
+    return name in ("cookies", "headers") or (name == "meta" and "@" in str(value.get("proxy")))
+
+
+def _headers_of_context(headers: Headers) -> Headers:
+    """Return the headers that a task cannot have, such as headers without a value."""
+    others = Headers()
+    for name, texts in dict.items(headers):
+        if not _pairs(name, texts):
+            dict.__setitem__(others, name, texts)
+    return others
+
+
+def _pairs(name: bytes, texts: list[bytes]) -> tuple[tuple[str, str], ...]:
+    """Return the values of one header as a task has them; empty if a task cannot have them."""
+    try:
+        return arguments.headers(
+            [(name.decode("latin-1"), text.decode("latin-1")) for text in texts]
+        )
+    except SpiderError:
+        return ()
 
 
 def _header_pairs(headers: Headers) -> list[list[str]]:

@@ -16,10 +16,11 @@ import scrapy
 
 from crawlcw.errors import SpiderError
 from crawlcw.model.sanitize import printable
+from crawlcw.model.task import PRIVATE_KEY
 
 logger = logging.getLogger(__name__)
 
-_PREFIX = "cookies "
+_PREFIX = f"{PRIVATE_KEY} cookies "
 #: The attributes of a cookie that the spider state stores, in this order.
 _ATTRIBUTES = (
     *("path", "name", "expires", "value", "version", "port", "port_specified", "path_specified"),

@@ -328,6 +328,7 @@ class ScrapySpider(Spider):
             dont_filter=request.dont_filter or self._identities.accepts_all,
             fingerprint=identity.fingerprint,
         )
+        task_request.headers = codec.task_headers(request)
         task_request.context = context
         task_request.options = _options(request)
         return task_request

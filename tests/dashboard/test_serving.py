@@ -18,7 +18,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.rates import Point, Vitals
-from crawlcw.model.task import Status
+from crawlcw.model.task import PRIVATE_KEY, Status
 from crawlcw.tracking import Tracker
 from tests.support.dashboards import Page, dashboard
 from tests.support.ledgers import claimed, failure, make_task, success
@@ -191,6 +191,18 @@ async def test_a_task_with_a_fingerprint_is_found_by_its_complete_url(ledger_url
         assert await search(page, text="HTTP://EXAMPLE.COM/product?id=1") == [request.url]
         assert await search(page, prefix="http://EXAMPLE.com/product?id=1") == [request.url]
         assert await search(page, text="HTTP://EXAMPLE.COM/product?id=2") == []
+
+
+async def test_private_values_of_a_context_are_not_shown(ledger_url: str):
+    context = {"page": 1, PRIVATE_KEY: {"cookies": {"session": "s3cret"}}}
+    task = make_task("http://example.com/login", context=context, headers=(("A", "s3cret"),))
+    async with books(ledger_url) as (ledger, page):
+        await ledger.tasks.add([task])
+
+        status, details = await page.get(f"/api/crawls/books/tasks/{task.id.hex()}")
+
+        assert (status, details["context"]) == (200, '{"page":1}')
+        assert "s3cret" not in json.dumps(details)
 
 
 async def test_a_search_goes_on_page_by_page(ledger_url: str):

@@ -168,7 +168,13 @@ def kept(value: Any) -> Any:
 def round_trip(request: scrapy.Request, spider: scrapy.Spider) -> scrapy.Request:
     context = kept(codec.context_of(request, spider))
     body = request.body or None
-    task_request = Request(request.url, method=request.method, body=body, context=context)
+    task_request = Request(
+        request.url,
+        method=request.method,
+        headers=codec.task_headers(request),
+        body=body,
+        context=context,
+    )
     return codec.request_of(task_request, spider)
 
 
@@ -307,6 +313,42 @@ def test_a_request_returns_with_all_its_attributes(spider):
     assert again.headers.getlist("X-Token") == ["é".encode("latin-1")]
     again.headers["X-Other"] = "é"
     assert again.headers["x-other"] == "é".encode("latin-1")
+
+
+def test_the_context_shows_no_headers_cookies_and_passwords(spider):
+    request = scrapy.Request(
+        "http://user:s3cret@shop.example/",
+        headers={
+            "Authorization": "s3cret",
+            "X-Twice": ["s3cret a", "s3cret b"],
+            "X-Odd": "s3cret\x01",
+            "User-Agent": None,
+        },
+        cookies={"session": "s3cret", "number": 1},
+        meta={"proxy": "http://user:s3cret@proxy.example/", "page": 1},
+        cb_kwargs={"sku": "b"},
+    )
+    task = Request(
+        request.url,
+        headers=codec.task_headers(request),
+        context=kept(codec.context_of(request, spider)),
+    ).task(now=datetime.now(UTC))
+
+    again = codec.request_of(Request.of(task), spider)
+
+    assert task.shown_context == {"cb_kwargs": {"sku": "b"}}
+    assert task.headers == (
+        ("Authorization", "s3cret"),
+        ("X-Twice", "s3cret a"),
+        ("X-Twice", "s3cret b"),
+    )
+    assert again.to_dict(spider=spider) == request.to_dict(spider=spider)
+
+
+def test_a_context_shows_a_proxy_without_a_password(spider):
+    meta = {"proxy": "http://proxy.example/"}
+
+    assert codec.context_of(scrapy.Request(URL, meta=meta), spider) == {"meta": meta}
 
 
 def test_a_plain_request_has_a_short_context_and_gets_no_empty_attributes(spider):
@@ -602,6 +644,8 @@ def test_a_hostile_value_imports_nothing_and_is_an_error(value, spider):
         {"url": "no address"},
         {"url": 1},
         {"headers": {"a": "b"}},
+        {"__private__": 1},
+        {"__private__": {"headers": {"a": "b"}}},
         {"priority": "high"},
         {"encoding": "nothing"},
     ],

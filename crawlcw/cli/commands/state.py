@@ -6,6 +6,7 @@ from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.feeds import escaping
 from crawlcw.model import spider_state, values
 from crawlcw.model.sanitize import printable
+from crawlcw.model.task import PRIVATE_KEY
 
 
 @ledger_command("state")
@@ -20,7 +21,9 @@ async def command(subject: Subject, *, names: tuple[str, ...], as_json: bool) ->
     async with subject.opened() as ledger:
         state_values = spider_state.visible_values(await ledger.spider_state.read())
     selected_values = {
-        name: state_values[name] for name in sorted(state_values) if not names or name in names
+        name: state_values[name]
+        for name in sorted(state_values)
+        if (not names or name in names) and not name.startswith(PRIVATE_KEY)
     }
     if as_json:
         click.echo(escaping.visible(values.to_json(selected_values)))

@@ -217,8 +217,9 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
         yield printable(
             f"  leads to {next_record.task.url}: {_status_text(next_record)}", limit=2000
         )
-    if task.context and not isinstance(task.context, BlobRef):
-        yield printable(f"  context {values.to_json(task.context)}", limit=2000)
+    context = task.shown_context
+    if context and not isinstance(context, BlobRef):
+        yield printable(f"  context {values.to_json(context)}", limit=2000)
     yield from _attempts(record)
     for item in record.items:
         yield f"  item {escaping.visible(values.to_json(item))}"
@@ -314,7 +315,7 @@ def _fields(record: Record) -> dict[str, Any]:
         "lock": task.lock,
         "update_time": task.update_time,
         "create_time": task.create_time,
-        "context": _printable_value(task.context),
+        "context": _printable_value(task.shown_context),
         "errors": [error_document(error) for error in record.errors],
     }
     if tracked_fields:
