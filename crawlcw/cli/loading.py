@@ -47,10 +47,10 @@ class ListedSpider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenFile:
-    """A file in `./spiders` that cannot be loaded."""
+    """A file in `./spiders`, or a Scrapy project, that cannot be loaded."""
 
     path: Path
-    error: SpiderError
+    error: UsageError
 
 
 def find(reference: str, scrapy_settings: Sequence[str] = ()) -> type[Spider]:

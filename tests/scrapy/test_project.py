@@ -258,6 +258,22 @@ def test_list_shows_the_spiders_of_the_project_that_the_folder_is_in(folder: Pat
     }
 
 
+def test_list_shows_the_error_of_a_project_beside_other_spiders(folder: Path):
+    write_project(folder, {"settings.py": "1 / 0\n"})
+    (folder / "spiders").mkdir()
+    (folder / "spiders/pages.py").write_text(
+        'from crawlcw import Spider\n\nclass Pages(Spider):\n    name = "pages"\n'
+    )
+
+    run = invoke("list")
+
+    assert run.returncode == 0
+    assert run.stdout == (
+        "pages  spiders/pages.py:Pages\n"
+        "cannot be loaded: shop/settings.py, line 1: ZeroDivisionError: division by zero\n"
+    )
+
+
 @pytest.mark.parametrize("reference", ["shops", "shops:books"])
 def test_check_says_that_a_project_runs_and_how_to_port_it(folder: Path, reference: str):
     write_project(folder / "shops")

@@ -238,10 +238,11 @@ def listing(*, as_json: bool) -> None:
     if (folder := loading.scrapy_folder()) is not None:
         from crawlcw.scrapy import project  # imported late: other spiders need no Scrapy
 
-        classes = project.spider_classes(folder)
-        spiders += [
-            (kind.name, f"{kind.__module__}:{kind.__name__}", _about(kind)) for kind in classes
-        ]
+        try:
+            for kind in project.spider_classes(folder):
+                spiders.append((kind.name, f"{kind.__module__}:{kind.__name__}", _about(kind)))
+        except UsageError as error:
+            broken_files.append(BrokenFile(path=folder, error=error))
     if as_json:
         for name, reference, about in spiders:
             click.echo(json.dumps({"name": name, "reference": reference, "about": about}))
@@ -255,7 +256,7 @@ def listing(*, as_json: bool) -> None:
         click.echo(printable(line.rstrip(), limit=500))
     for broken_file in broken_files:
         click.echo(printable(f"cannot be loaded: {broken_file.error}", limit=500))
-    if not entries and not spiders:
+    if not spiders and not broken_files:
         click.echo(f"There are no spiders in ./{loading.FOLDER}.")
 
 
