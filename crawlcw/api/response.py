@@ -416,7 +416,7 @@ class Response(Document):
 
 
 class _Locations(dict[str, Location | Refusal]):
-    """Caches the location of each address on a page, so that each address is resolved once."""
+    """Caches the location of each link address on a page, so that equal links are resolved once."""
 
     resolve: Callable[[str], Location | Refusal]
 

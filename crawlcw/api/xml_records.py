@@ -138,7 +138,7 @@ class Record:
 
 
 def joined(base: str, more: str) -> str:
-    """Return the URL *more* relative to *base*, or *base* if the URL is broken or very long."""
+    """Resolve the URL *more* against *base*; return *base* if the URL is broken or very long."""
     try:
         # Use the standard library's `urljoin`, because a base may have neither scheme nor host.
         url = urljoin(base, more.strip())

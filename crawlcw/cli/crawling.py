@@ -80,7 +80,7 @@ async def crawl(
 
 
 def _measured(crawl: Crawl) -> exposing.Workers:
-    """Return the measures of a crawl whose only worker is the current process."""
+    """Return the measured values of a crawl whose only worker is this process."""
     measures = crawl.measures()
     assert measures is not None, "it was opened without a meter"
     is_idle = crawl.idle_reason is not None

@@ -43,7 +43,7 @@ _TREES_SHARE = 3 / 8
 _COPIES = 2
 #: Memory of the parsing process for each byte of the estimated tree (we measured up to 1.23).
 _GROWTH_FACTOR = 1.25
-#: Bytes that lexbor needs for any page; lexbor segfaults if it has only a quarter of this.
+#: Bytes that lexbor needs even for the smallest page. With a quarter of them, lexbor segfaults.
 _PARSER = 5 << 18
 _MAX_PROCESSES = 2
 #: A parsing process may wait for the CPU. The time limit is the CPU limit times this factor.

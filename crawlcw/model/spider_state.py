@@ -300,7 +300,10 @@ class State(MutableMapping[str, Any]):
         self.keep_in(History(), page=lambda: None)
 
     def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
-        """Keep the values in *history* from now on; *page* returns the page whose callback runs."""
+        """Store later changes of the state in *history*.
+
+        *page* returns the page whose callback runs.
+        """
         self._history = history
         self._page = page
 

@@ -21,7 +21,7 @@ from crawlcw.model.task import PRIVATE_KEY
 logger = logging.getLogger(__name__)
 
 _PREFIX = f"{PRIVATE_KEY} cookies "
-#: The attributes of a cookie that the spider state stores, in this order.
+#: The attributes of each cookie in the spider state, in their stored order.
 _ATTRIBUTES = (
     *("path", "name", "expires", "value", "version", "port", "port_specified", "path_specified"),
     *("domain", "domain_specified", "domain_initial_dot", "secure", "discard"),

@@ -63,7 +63,7 @@ def set_state(instance: object, state: Mapping[str, Any]) -> None:
 
 def item_with(kind: Any, state: Mapping[str, Any]) -> Any:
     """Return an item of the class *kind* with the attributes that `state_of` has returned."""
-    if hasattr(kind, "model_construct"):  # a model of pydantic, which has more state than fields
+    if hasattr(kind, "model_construct"):  # a pydantic model has also other state
         return kind.model_construct(**state)
     item = scrapy.Item.__new__(kind) if issubclass(kind, scrapy.Item) else object.__new__(kind)
     set_state(item, state)

@@ -227,7 +227,7 @@ class ScrapySpider(Spider):
     async def on_error(self, request: Request, error: FetchError) -> AsyncIterator[object]:
         """Run the Scrapy errback of a request that crawlcw gives up; yield its requests and items.
 
-        If the page's callback raised, yield its earlier requests and items.
+        If the callback raised, yield instead the earlier requests and items of the callback.
         """
         page = error.response
         if isinstance(page, ScrapyPage) and page.is_page:

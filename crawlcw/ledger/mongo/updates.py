@@ -1,4 +1,4 @@
-"""MongoDB filters for tasks (by expected state, by host), and MongoDB updates of tasks."""
+"""Make MongoDB's filters for tasks (by expected state, by host), and its updates of tasks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

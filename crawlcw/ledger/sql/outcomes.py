@@ -18,7 +18,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sql.database import Database, Row
 from crawlcw.ledger.sql.rows import (
-    UNHOLDABLE,
+    UNSTORABLE_ERRORS,
     describe_unholdable,
     from_json,
     milliseconds,
@@ -88,7 +88,7 @@ class Outcomes:
             lease, refusal = settlement.lease, None
             try:
                 write = written(lease.task, settlement.change)
-            except UNHOLDABLE as error:
+            except UNSTORABLE_ERRORS as error:
                 write, refusal = _write_of_rejection(settlement, error)
             writes.append((write, lease_guard(lease)))
             refusals.append(refusal)
@@ -119,7 +119,7 @@ class Outcomes:
             lease = settlement.lease
             try:
                 writes.append((lease, written(lease.task, settlement.change)))
-            except UNHOLDABLE as error:
+            except UNSTORABLE_ERRORS as error:
                 rejected.append((lease, describe_unholdable(error)))
         lost = await self._store.writer.run(self._replace, writes)
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
@@ -169,7 +169,7 @@ def lease_guard(lease: Lease) -> dict[str, Any]:
 
 
 def written(task: Task, change: Change) -> Write:
-    """Convert a change to a write; raise one of `UNHOLDABLE` if a row cannot hold a value."""
+    """Return the write of a change; raises one of `UNSTORABLE_ERRORS` for a value of no column."""
     items = None
     if change.items is not None:
         url = change.response.final_url if change.response else task.url
@@ -219,7 +219,7 @@ def apply_each(
 
     `apply_each` must be the first call in a transaction, because it restarts the transaction if
     some tasks do not match. If a row cannot hold the added values together with the stored values,
-    the result of the write is one of `UNHOLDABLE`, and the task is unchanged.
+    the result of the write is one of `UNSTORABLE_ERRORS`, and the task is unchanged.
     """
     ids = set()
     growing_ids: list[bytes] = []
@@ -302,7 +302,7 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
         if growth.trace is not None:
             claims = from_json(row["trace"]) if row["trace"] else []
             values["trace"] = to_json([*claims, growth.trace][-KEPT_TRACE:])
-    except UNHOLDABLE as error:
+    except UNSTORABLE_ERRORS as error:
         return error
     return values
 

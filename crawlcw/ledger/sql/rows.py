@@ -49,13 +49,13 @@ _SMALL_NUMBER_COLUMNS = frozenset(
 )
 
 #: Errors of a value that a row cannot hold.
-UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
+UNSTORABLE_ERRORS = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row, with each field of a document converted to a value of its column.
 
-    Raises one of `UNHOLDABLE` for a value that no column can hold.
+    Raises one of `UNSTORABLE_ERRORS` for a value that no column can hold.
     """
     row = dict(document)
     converters, plain_names = _kinds(tuple(document))
@@ -113,7 +113,7 @@ def refusing() -> Iterator[None]:
     """Raise `LedgerError` if the `with` block encodes a value that a row cannot hold."""
     try:
         yield
-    except UNHOLDABLE as error:
+    except UNSTORABLE_ERRORS as error:
         raise LedgerError(f"The ledger cannot store it: {describe_unholdable(error)}.") from error
 
 

@@ -1,4 +1,4 @@
-"""The tables of `port` in an SQL database, where each operation is one statement.
+"""Implement the tables of the module `port` in an SQL database, by one statement an operation.
 
 A unit of work is a coroutine that reads and writes tables. The coroutine never suspends, because
 each operation on a table completes immediately. So one call of `send` runs the whole coroutine in

@@ -12,7 +12,7 @@ from crawlcw.ledger.protocol import Added
 from crawlcw.ledger.sql.database import Database, Row, descending
 from crawlcw.ledger.sql.outcomes import insert
 from crawlcw.ledger.sql.rows import (
-    UNHOLDABLE,
+    UNSTORABLE_ERRORS,
     describe_unholdable,
     document_of,
     documents_of,
@@ -42,7 +42,7 @@ class Tasks(Reopening):
         for task in tasks:
             try:
                 rows.append(row_of(documents.document(task)))
-            except UNHOLDABLE as error:
+            except UNSTORABLE_ERRORS as error:
                 rejected.append((task, describe_unholdable(error)))
         # A database that locks rows needs the rows in the order of ids. For SQLite, keep the order
         # of the links on a page, because workers claim the task first that was added first.

@@ -1,4 +1,4 @@
-"""The marker table of an SQLite file, with the format, kind and notes of each ledger.
+"""The marker table of an SQLite file: the format and the kind of each ledger, and its notes.
 
 The table has one row for each spider or use case in the file. A row has no kind until a process
 opens the ledger for a spider or for a use case. A process that only reads the ledger sets no kind.
