@@ -196,6 +196,8 @@ class MiddlewareLayer:
         """Return the server's response, by crawlcw or by a download handler of the project."""
         # Some projects put `response.meta` into items, so it has the keys that Scrapy sets.
         request.meta["download_slot"] = self._engine.downloader.get_slot_key(request)
+        # Some projects copy all of `meta` into their items.
+        request.meta["download_slot"] = self._engine.downloader.get_slot_key(request)
         self._send_signal(signals.request_reached_downloader, request=request)
         loop = asyncio.get_running_loop()
         started_at = loop.time()
