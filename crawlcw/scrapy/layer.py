@@ -106,7 +106,6 @@ class MiddlewareLayer:
         )
         #: Number of retries; 0 if the project retries by its own middleware or not at all.
         self._retries = settings.getint("RETRY_TIMES") if uses_retry else 0
-        self._default_timeout = settings.getfloat("DOWNLOAD_TIMEOUT")
         self._own_handlers = {
             scheme: load_object(handler) if isinstance(handler, str) else handler
             for scheme, handler in settings.getdict("DOWNLOAD_HANDLERS").items()
@@ -205,9 +204,7 @@ class MiddlewareLayer:
             if self.needs_handler(request):
                 response = await self._by_handler(request)
             else:
-                answer = await send(
-                    _outgoing(request, task_request, default_timeout=self._default_timeout)
-                )
+                answer = await send(_outgoing(request, task_request))
                 headers = codec.response_headers(answer)
                 headers.pop("Content-Encoding", None)
                 kind = responsetypes.from_args(headers=headers, url=request.url, body=answer.body)
@@ -283,13 +280,8 @@ def _path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _outgoing(
-    request: scrapy.Request, task_request: Request | None, *, default_timeout: float
-) -> Request:
-    """Return crawlcw's form of a request, with its proxy and its timeout.
-
-    Scrapy gives each request a timeout; only one that differs from *default_timeout* is an option.
-    """
+def _outgoing(request: scrapy.Request, task_request: Request | None) -> Request:
+    """Return crawlcw's form of a request, with its proxy and its timeout."""
     headers = [
         (name.decode("latin-1"), value.decode("utf-8", "replace"))
         for name, values in request.headers.items()
@@ -302,8 +294,9 @@ def _outgoing(
             proxy = proxy.replace("://", f"://{user}@")
             headers = [pair for pair in headers if pair[0] != "Proxy-Authorization"]
         options["proxy"] = proxy
-    timeout = request.meta.get("download_timeout")
-    if timeout and timeout != default_timeout:
+    # The exchange gets its own timeout, because a timeout of the attempt would cancel the layer,
+    # and no middleware would see the exception.
+    if timeout := request.meta.get("download_timeout"):
         options["timeout"] = float(timeout)
     outgoing = Request(
         request.url, method=request.method, headers=headers, body=request.body or None
