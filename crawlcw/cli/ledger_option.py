@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from crawlcw.cli import loading, loop
 from crawlcw.cli.options import LEDGER, command_line, settings_of
 from crawlcw.cli.terminal import logs
-from crawlcw.errors import LedgerKindError, UnknownNameError, UsageError
+from crawlcw.errors import LedgerKindError, SpiderError, UnknownNameError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger, recorded_names, schemes
@@ -119,14 +119,21 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
 
 
 def run_command(reference: str) -> str | None:
-    """Return the command that crawls a spider, or None if ./spiders does not have the spider."""
+    """Return the command that crawls a recorded spider, or None if its code is not here."""
+    try:
+        is_here = loading.in_scrapy_project(reference) is not None
+    except SpiderError:
+        is_here = False
+    return command_line("run", reference) if is_here or _has_file(reference) else None
+
+
+def _has_file(reference: str) -> bool:
     from crawlcw.checking.reading import located  # reads spider files without running them
 
     try:
-        exists = located(reference, loading.FOLDER) is not None
+        return located(reference, loading.FOLDER) is not None
     except OSError:
-        exists = False
-    return command_line("run", reference) if exists else None
+        return False
 
 
 async def nothing_of(name: str, url: str) -> UsageError:
@@ -139,7 +146,7 @@ async def nothing_of(name: str, url: str) -> UsageError:
     return UsageError(
         f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
         + (f"did you mean {matches[0]}? " if matches else "")
-        + (f"{run} starts a crawl, " if (run := run_command(name)) else "")
+        + (f"{command_line('run', name)} starts a crawl, " if _has_file(name) else "")
         + "--ledger names another ledger"
     )
 

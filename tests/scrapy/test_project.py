@@ -1,5 +1,6 @@
 """A Scrapy project is loaded as Scrapy's command line loads it, and named on the command line."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -14,12 +15,16 @@ pytest.importorskip("scrapy")
 from scrapy.settings import Settings as ScrapySettings
 
 from crawlcw import Limit, SettingsError, SpiderError, UsageError
+from crawlcw.api.request import Request
 from crawlcw.api.spider import is_name
 from crawlcw.cli import loading
+from crawlcw.errors import Reason
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.scrapy import project
 from crawlcw.scrapy.settings import crawlcw_settings, limits_of
 from tests.scrapy.written import SPIDER, folder, write_project
 from tests.support.commands import invoke
+from tests.support.ledgers import claimed_one, failure
 from tests.support.programs import environment
 
 __all__ = ["folder"]  # a fixture
@@ -322,6 +327,27 @@ def test_commands_that_read_a_ledger_do_not_import_the_project(folder: Path, com
 
     assert run.returncode == 2
     assert "there is no ledger at .crawlcw/ledger.db" in run.stderr
+
+
+@pytest.mark.parametrize(("inside", "reference"), [("", "shops:books"), ("shops", "books")])
+def test_retry_failed_names_the_command_that_crawls_the_project(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, inside: str, reference: str
+):
+    write_project(folder / "shops")
+    monkeypatch.chdir(folder / inside)
+
+    async def give_up_page() -> None:
+        ledger = await open_ledger("sqlite:///.crawlcw/ledger.db", "books")
+        await ledger.tasks.add([Request("https://shop.example/").task(now=ledger.now())])
+        lease = await claimed_one(ledger)
+        await ledger.outcomes.commit([failure(ledger, lease, Reason.TLS)])
+        await ledger.close()
+
+    asyncio.run(give_up_page())
+
+    run = invoke("retry-failed", reference)
+
+    assert run.stdout == f"1 task will be tried again by `crawlcw run {reference}`\n"
 
 
 @pytest.mark.parametrize("command", ["parse {} http://a.example/", "fetch --spider {} http://a/"])
