@@ -74,7 +74,12 @@ async def _serving() -> AsyncIterator[Server]:
 def test_headers_and_cookies_are_sent_once_and_shown_by_no_command(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    write_project(tmp_path, {"spiders/books.py": SPIDER.format(url=server.url)})
+    write_project(
+        tmp_path,
+        {"spiders/books.py": SPIDER.format(url=server.url)},
+        # Scrapy logs all settings that a project sets.
+        settings='DATABASE_URI = "postgresql://user:s3cret@db/shop"\nBOT_NAME = "s3cret"\n',
+    )
     monkeypatch.chdir(tmp_path)
     host = server.url.split("/")[2]
 

@@ -40,8 +40,9 @@ _INDENT = "    "
 _LONGEST_READ = 20_000
 _SHOWN_RECORDS = 5
 _COUNT_EVERY = 60.0
-#: Libraries whose debug records contain network packets, such as commands to a database.
-_TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
+#: Libraries whose debug records contain network packets, such as commands to a database. Scrapy's
+#: crawler writes all settings of a project, which may have passwords.
+_TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo", "scrapy.crawler")
 #: Libraries that warn of each odd response, such as a bad cookie.
 _TALKATIVE_OF_PAGES = ("aiohttp.internal",)
 #: Rare events whose records are always written, never only counted.
