@@ -193,8 +193,6 @@ class MiddlewareLayer:
         self, request: scrapy.Request, task_request: Request | None, send: Send
     ) -> ScrapyResponse:
         """Return the server's response, by crawlcw or by a download handler of the project."""
-        # Some projects put `response.meta` into items, so it has the keys that Scrapy sets.
-        request.meta["download_slot"] = self._engine.downloader.get_slot_key(request)
         # Some projects copy all of `meta` into their items.
         request.meta["download_slot"] = self._engine.downloader.get_slot_key(request)
         self._send_signal(signals.request_reached_downloader, request=request)
