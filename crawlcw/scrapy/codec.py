@@ -146,6 +146,8 @@ def request_of(request: Request, spider: scrapy.Spider) -> scrapy.Request:
         kind = functions.named(context["class"]) if "class" in context else scrapy.Request
         if not isinstance(kind, type) or not issubclass(kind, scrapy.Request):
             raise LookupError(f"there is no class of requests {context['class']}")
+        # A request that the command `add` has added has its callback in the task only.
+        added_callback = None if request.callback == "parse" else request.callback
         scrapy_request = scrapy.Request.__new__(kind)
         if "state" in context:
             items.set_state(scrapy_request, decoded(context["state"], spider))
@@ -155,7 +157,7 @@ def request_of(request: Request, spider: scrapy.Spider) -> scrapy.Request:
             context.get("url") or request.url,
             method=request.method,
             body=request.body or b"",
-            callback=_function(context.get("cb"), spider),
+            callback=_function(context.get("cb", added_callback), spider),
             errback=_function(context.get("eb"), spider),
             encoding=context.get("encoding", "utf-8"),
             **parts,

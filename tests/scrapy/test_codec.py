@@ -351,6 +351,16 @@ def test_a_context_shows_a_proxy_without_a_password(spider):
     assert codec.context_of(scrapy.Request(URL, meta=meta), spider) == {"meta": meta}
 
 
+def test_a_request_without_a_context_has_the_callback_and_the_headers_of_its_task(spider):
+    added = Request(URL, "parse_product", headers={"x-token": "é"})
+
+    request = codec.request_of(added, spider)
+
+    assert request.callback == spider.parse_product
+    assert request.headers.getlist("X-Token") == ["é".encode("latin-1")]
+    assert codec.request_of(Request(URL), spider).callback is None
+
+
 def test_a_plain_request_has_a_short_context_and_gets_no_empty_attributes(spider):
     request = scrapy.Request(URL, spider.parse_product)
 
