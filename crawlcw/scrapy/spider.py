@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 import anyio
@@ -20,7 +20,6 @@ from twisted.python.failure import Failure
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import RUNNING_CRAWL, Spider, arguments_of
-from crawlcw.crawl.admission import SpiderRequests
 from crawlcw.errors import Defer, FetchError, Reason, SpiderError, StopCrawl
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.sanitize import printable
@@ -37,6 +36,10 @@ from crawlcw.scrapy.offsite import Offsite
 from crawlcw.scrapy.project import name_of
 from crawlcw.scrapy.scraping import Scraping
 from crawlcw.scrapy.settings import crawlcw_settings, limits_of
+
+if TYPE_CHECKING:
+    # The supervisor of a crawl loads this module, but not the crawler.
+    from crawlcw.crawl.admission import SpiderRequests
 
 logger = logging.getLogger(__name__)
 
