@@ -14,6 +14,8 @@ from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
 from scrapy.utils.log import install_scrapy_root_handler
+from scrapy.utils.python import global_object_name
+from scrapy.utils.response import response_status_message
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +56,30 @@ class Retry(RetryMiddleware):
     ) -> Response:
         """Raise `RetryLater` for a response that Scrapy would request again."""
         if response.status in self.retry_http_codes and not request.meta.get("dont_retry", False):
+            self._count(request, response_status_message(response.status))
             raise RetryLater(response)
         return response
 
-    def process_exception(self, request: object, exception: object, spider: object = None) -> None:
+    def process_exception(
+        self,
+        request: scrapy.Request,
+        exception: Exception,
+        spider: object = None,  # noqa: ARG002  # the signature of Scrapy
+    ) -> None:
         """Return None, so that crawlcw handles the exception."""
+        is_retried = isinstance(exception, self.exceptions_to_retry)
+        if is_retried and not request.meta.get("dont_retry", False):
+            self._count(request, global_object_name(type(exception)))
+
+    def _count(self, request: scrapy.Request, reason: str) -> None:
+        """Add a failed attempt to Scrapy's stats."""
+        stats, meta = self.crawler.stats, request.meta
+        assert stats is not None
+        if meta.get("retry_times", 0) >= meta.get("max_retry_times", self.max_retry_times):
+            stats.inc_value("retry/max_reached")
+        else:
+            stats.inc_value("retry/count")
+            stats.inc_value(f"retry/reason_count/{reason}")
 
 
 def replace_components(settings: BaseSettings) -> None:

@@ -15,7 +15,7 @@ def _exception(name: str, twisted_error: type[Exception], newer: str) -> type[Ex
     """Return an exception of Twisted's that is also an exception of Scrapy 2.15 and later."""
     scrapy_error = getattr(scrapy.exceptions, newer, None)
     bases = (twisted_error,) if scrapy_error is None else (scrapy_error, twisted_error)
-    return type(name if scrapy_error is None else newer, bases, {})
+    return type(name if scrapy_error is None else newer, bases, {"__module__": bases[0].__module__})
 
 
 _NAME_UNKNOWN = _exception(

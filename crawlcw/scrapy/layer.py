@@ -125,7 +125,6 @@ class MiddlewareLayer:
         try:
             result = await self.through(scrapy_request, request, send)
         except RetryLater as retry:
-            self._crawler.stats.inc_value("retry/count")
             return page_of(retry.response, is_page=False, awaits_retry=True)
         except Exception as error:  # a middleware may raise any error
             failed: Any = getattr(error, "fetch_error", None) or ComponentError(error)
@@ -253,6 +252,7 @@ class MiddlewareLayer:
                 if retries <= 0 or not hasattr(error, "fetch_error"):
                     raise
             retries -= 1
+            request.meta["retry_times"] = request.meta.get("retry_times", 0) + 1
             await asyncio.sleep(wait_s)
             wait_s *= 2
 
@@ -262,7 +262,6 @@ class MiddlewareLayer:
         """Pass a response whose retries have failed through the middlewares after `Retry`."""
         methods = list(self._middlewares.methods["process_response"])
         owners = [type(getattr(method, "__self__", None)) for method in methods]
-        self._crawler.stats.inc_value("retry/max_reached")
         for method in methods[owners.index(Retry) + 1 :]:
             assert method is not None
             result: Any = call(method, self._crawler, request=request, response=response)

@@ -338,14 +338,12 @@ class ScrapySpider(Spider):
 
 
 def _options(request: scrapy.Request) -> Any:
-    """Return the options of a request that its `meta` sets: attempts and timeout."""
-    meta = request.meta
-    retries, timeout = meta.get("max_retry_times"), meta.get("download_timeout")
-    attempts = 1 if meta.get("dont_retry") else None if retries is None else int(retries) + 1
-    if attempts is None and not timeout:
-        return NO_OPTIONS
-    seconds = float(timeout) if timeout else None
-    return replace(NO_OPTIONS, max_retry=attempts, timeout=seconds)
+    """Return the options of a request that its `meta` sets: the number of attempts."""
+    retries = request.meta.get("max_retry_times")
+    attempts = (
+        1 if request.meta.get("dont_retry") else None if retries is None else int(retries) + 1
+    )
+    return NO_OPTIONS if attempts is None else replace(NO_OPTIONS, max_retry=attempts)
 
 
 def _with(middlewares: Any, attribute: str) -> Any:

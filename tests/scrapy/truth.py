@@ -21,7 +21,7 @@ PROJECT = Path(__file__).parent / "project"
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """The items of a crawl in a fixed order, and how often each signal was sent."""
+    """The items of a crawl in a fixed order, and the counts of signals and statistics."""
 
     items: list[str]  #: JSON with sorted keys, which a difference shows best
     signals: Counter[str]

@@ -18,10 +18,12 @@ NAMES = (
     "spider_idle",
     "spider_opened",
 )
+#: Statistics that projects read, by the beginning of their names.
+STATS = ("item_", "retry/", "shop/", "spider_exceptions/")
 
 
 class Heard:
-    """Count the signals of a crawl, and write the counts into the file `SHOP_SIGNALS`."""
+    """Write the number of each signal, and some statistics, into the file `SHOP_SIGNALS`."""
 
     def __init__(self, path):
         self.path = path
@@ -32,6 +34,7 @@ class Heard:
         if not (path := os.environ.get("SHOP_SIGNALS")):
             raise NotConfigured
         heard = cls(Path(path))
+        heard.stats = crawler.stats
         for name in NAMES:
             crawler.signals.connect(heard.counter(name), getattr(signals, name), weak=False)
         return heard
@@ -40,6 +43,8 @@ class Heard:
         def count():
             self.counts[name] += 1
             if name in {"spider_closed", "engine_stopped"}:
-                self.path.write_text(json.dumps(self.counts))
+                stats = self.stats.get_stats()
+                counts = {name: stats[name] for name in stats if name.startswith(STATS)}
+                self.path.write_text(json.dumps(self.counts | counts))
 
         return count

@@ -37,8 +37,9 @@ class BrokenLinks(scrapy.Spider):
             for link in response.css("a::attr(href)").getall():
                 yield response.follow(link, self.check, errback=self.report)
         if response.url.endswith("/links/1"):
-            url = os.environ["SHOP_CLOSED"]
-            yield scrapy.Request(url, self.check, errback=self.report, meta={"rescue": True})
+            for url in (os.environ["SHOP_CLOSED"], f"{SITE}/slow?rescued"):
+                meta = {"rescue": True, "download_timeout": 0.5}
+                yield scrapy.Request(url, self.check, errback=self.report, meta=meta)
 
     def report(self, failure):
         yield {
