@@ -20,6 +20,7 @@ from collections.abc import (
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from traceback import FrameSummary
 from types import GeneratorType
 from typing import Any
@@ -62,7 +63,8 @@ _EMPTY_HOOK = "item() yielded nothing"
 _MAX_REASON_LENGTH = 120
 #: Number of values that a `url_list` callback yields between two writes of links.
 SLICE = 500
-_OUR_FILES = (__file__, values.__file__)
+#: Prefixes of our files; the frames of the room `scrapy` stand before those of a project.
+_OUR_FILES = (__file__, values.__file__, str(Path(__file__).parents[1] / "scrapy"))
 #: Seconds that a callback may run before it pauses for other coroutines.
 _STEP_S = 0.05
 #: Between two pauses at most this number of seconds counts; a longer time may be a stall.

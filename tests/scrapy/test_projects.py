@@ -1,5 +1,6 @@
 """Spiders of the project `shop`, each run by Scrapy and by crawlcw, with equal results."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 pytest.importorskip("scrapy")
 
 from tests.scrapy import site as sites
-from tests.scrapy.crawls import crawled_by_crawlcw
+from tests.scrapy.crawls import command_of, crawled_by_crawlcw
 from tests.scrapy.site import Site
-from tests.scrapy.truth import Crawl, crawled_by_scrapy
+from tests.scrapy.truth import Crawl, crawled_by_scrapy, variables
+from tests.support.programs import run_to_end
 
 #: They show most; the others run with `--all`.
 QUICK_SPIDERS = ("errors", "carried")
@@ -54,3 +56,12 @@ def without_robots(truth: Crawl) -> Counter[str]:
     """Return the counts without the signal that Scrapy's middleware for robots.txt sends."""
     by_middleware = min(1, truth.requests["/robots.txt"])
     return truth.signals - Counter(response_received=by_middleware)
+
+
+@pytest.mark.thorough
+def test_the_error_of_a_callback_names_the_line_of_the_project(site: Site, tmp_path: Path):
+    command = command_of("raising", site, f"sqlite:///{tmp_path}/ledger.db")
+
+    run = run_to_end(command, folder=tmp_path, variables=variables(site, tmp_path))
+
+    assert re.search(r"parse raised ValueError: after two at \S+/carried\.py:\d+", run.stderr)
