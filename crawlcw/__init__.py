@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from crawlcw.errors import XmlError as XmlError
     from crawlcw.feeds.forms import FeedWriter as FeedWriter
     from crawlcw.fetch.transport import AiohttpDownloader as AiohttpDownloader
+    from crawlcw.items.selectors import Css as Css
+    from crawlcw.items.selectors import JsonLd as JsonLd
+    from crawlcw.items.selectors import Re as Re
+    from crawlcw.items.selectors import XPath as XPath
+    from crawlcw.items.specification import Extraction as Extraction
     from crawlcw.ledger.kind import LedgerKind as LedgerKind
     from crawlcw.ledger.protocol import Ledger as Ledger
     from crawlcw.ledger_opening import open_ledger as open_ledger
@@ -82,6 +87,8 @@ _EXPORTS = {
     ),
     "crawlcw.feeds.forms": ("FeedWriter",),
     "crawlcw.fetch.transport": ("AiohttpDownloader",),
+    "crawlcw.items.selectors": ("Css", "JsonLd", "Re", "XPath"),
+    "crawlcw.items.specification": ("Extraction",),
     "crawlcw.ledger.kind": ("LedgerKind",),
     "crawlcw.ledger.protocol": ("Ledger",),
     "crawlcw.ledger_opening": ("open_ledger",),

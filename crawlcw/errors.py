@@ -133,7 +133,15 @@ class SpiderError(UsageError):
 
 
 class InvalidItemError(SpiderError):
-    """An item is invalid, or has a value that no ledger can store; the message names the field."""
+    """An item is invalid, or has a value that no ledger can store; the message names the field.
+
+    *detail* and *page* are parts of the message, but not of `reason`, by which items are counted.
+    """
+
+    def __init__(self, reason: str, *, detail: str = "", page: str = "") -> None:
+        detail_suffix = f": {detail}" if detail else ""
+        super().__init__(reason + detail_suffix + (f" (page {page})" if page else ""))
+        self.reason = reason
 
 
 class FetchError(CrawlcwError):

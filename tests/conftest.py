@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 #: Folders of quick tests: with `-m quick`, no others are imported.
-_QUICK = ("model", "api", "engine", "crawl", "ledger", "scrapy", "tests")
+_QUICK = ("model", "api", "engine", "crawl", "items", "ledger", "scrapy", "tests")
 #: A file with this line, and without representatives, is imported with `--all` only.
 _ALL_LEFT_OUT = "\npytestmark = pytest.mark.thorough\n"
 _CHOICE = pytest.StashKey[str]()

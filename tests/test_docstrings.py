@@ -67,6 +67,7 @@ EXAMPLES = (
     "crawlcw.api.sitemap_spider",
     "crawlcw.api.spider",
     "crawlcw.demo.bookshop",
+    "crawlcw.items.selectors",
     "crawlcw.testing.command_contract",
     "crawlcw.testing.contracts",
     "crawlcw.testing.feed_contract",

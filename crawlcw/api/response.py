@@ -1,10 +1,11 @@
 """The response that a callback gets: the page, and methods that make further requests."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
@@ -39,8 +40,13 @@ TOO_MANY_LINKS = "max-links-per-page"
 if TYPE_CHECKING:
     from parsel import Selector
 
+    from crawlcw.items.selectors import Css, JsonLd, XPath
+
     #: A link, given as its address, as the node with the address, or as None.
     Link = str | LexborNode | Selector | None
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -104,6 +110,10 @@ class Response(Document):
     is_page: bool | None = None
     #: The values of the Set-Cookie headers of this response alone, one for each header.
     set_cookies: tuple[str, ...] = ()
+    #: The reasons of the items that `extract_all` left out; None: `extract` raises errors instead.
+    invalid_item_reasons: list[str] | None = None
+    #: How often a selector filled a field, by both; "" is no selector. None: it is not counted.
+    field_sources: Counter[tuple[str, str]] | None = None
     #: Whether the crawl prepares the tree of the body for the callback.
     needs_tree: ClassVar[bool] = True
 
@@ -370,6 +380,31 @@ class Response(Document):
                 # Yield only copies of the template, because a spider may change a yielded request.
                 link_template = link_template or Request(url, callback, **options)
                 yield link_template.with_location(location)
+
+    def extract(self, item_class: type[Item]) -> Item:
+        """Return the page's item: an object of a class with selectors in its annotations.
+
+        *item_class* is a dataclass, an attrs or pydantic class, or a TypedDict. Raises
+        `InvalidItemError` if a required field has no value, or a value has a wrong type. If
+        `invalid_items` of the spider is "item", the result stands for the invalid item instead:
+        crawlcw drops and counts it if the callback yields it.
+        """
+        from crawlcw.items import plans  # few spiders use it
+
+        item: Item = plans.extract(self, item_class)
+        return item
+
+    def extract_all(
+        self, item_class: type[Item], blocks: "str | Css | JsonLd | XPath"
+    ) -> list[Item]:
+        """Return an item for each block: a match of a CSS selector, or of another selector.
+
+        Raises errors in the same way as `extract`. If `invalid_items` of the spider is "item",
+        crawlcw drops and counts the invalid items.
+        """
+        from crawlcw.items import plans  # few spiders use it
+
+        return plans.extract_all(self, item_class, blocks)
 
     @cached_property
     def _tree_with_owners(self) -> LexborHTMLParser:

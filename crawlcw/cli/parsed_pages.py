@@ -1,5 +1,6 @@
 """Print the items and requests that a callback yields, for `crawlcw parse`."""
 
+from collections.abc import Mapping
 from textwrap import indent
 
 import click
@@ -28,6 +29,13 @@ def show(produced: Produced) -> None:
     for reason, number in produced.dropped.counts.items():
         examples = ", ".join(produced.dropped.examples.get(reason, ()))
         click.echo(printable(f"dropped: {number} {reason}: {examples}", limit=2000))
+
+
+def show_sources(sources: Mapping[tuple[str, str], int]) -> None:
+    """Show the selectors that filled the fields of the items, with a line for each."""
+    for (field, selector), number in sources.items():
+        source = f"{selector}, {counted(number, 'time')}" if selector else "no selector has a value"
+        click.echo(printable(f"field: {field}: {source}", limit=2000))
 
 
 def show_numbers(produced: Produced) -> None:

@@ -51,7 +51,7 @@ from crawlcw.model.sanitize import format_frames, printable, text_of
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
-from crawlcw.model.values import cleaned_item, is_item
+from crawlcw.model.values import InvalidItem, cleaned_item, is_item
 
 #: Maximum delay of a page's Refresh that counts as a link; a longer one may log the visitor out.
 LONGEST_REFRESH = timedelta(seconds=100)
@@ -204,6 +204,8 @@ class Runner:
             needs_response = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
+                    if self.spider.invalid_items == "item":
+                        run.response.invalid_item_reasons = []
                     if isinstance(argument, FetchError):
                         argument.response = run.response
                     else:
@@ -290,8 +292,11 @@ class CallbackRun:
             return failed
         if page is not None and self._write is None:
             self._follow_refresh(page)
-        if self.response is not None and self.response.dropped.counts:
-            self._produced.dropped.add(self.response.dropped)
+        response = self.response
+        if response is not None and (response.dropped.counts or response.invalid_item_reasons):
+            self._produced.dropped.add(response.dropped)
+            for reason in response.invalid_item_reasons or ():
+                self._drop_item(reason)
         return self._produced
 
     async def _run_slice(self, called: Called, result: Any) -> bool:
@@ -356,6 +361,9 @@ class CallbackRun:
         """Make a task or an item from a value, or drop it; return the `item` hook's awaitable."""
         if not isinstance(product, Request):
             if product is None:
+                return None
+            if isinstance(product, InvalidItem):
+                self._refuse_item(product.invalid_item_error)
                 return None
             if (hook := self._runner.hook) is not None:
                 return self._run_hook(hook, product)
@@ -486,7 +494,7 @@ class CallbackRun:
     def _refuse_item(self, error: InvalidItemError) -> None:
         if self._runner.spider.invalid_items != "item":
             raise error
-        self._drop_item(text_of(error))
+        self._drop_item(error.reason)
 
     def _drop_item(self, reason: str) -> None:
         reason = printable(reason, limit=_MAX_REASON_LENGTH) or "no reason given"

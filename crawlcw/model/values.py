@@ -231,6 +231,24 @@ class ItemFields(dict[str, Any]):
         self.item_class = item_class
 
 
+class InvalidItem:
+    """Stands for an item that `Response.extract` could not make, until the callback yields it.
+
+    Any use of the item's fields raises its `InvalidItemError`.
+    """
+
+    __slots__ = ("invalid_item_error",)
+    invalid_item_error: InvalidItemError
+
+    def __init__(self, error: InvalidItemError) -> None:
+        super().__setattr__("invalid_item_error", error)
+
+    def _use(self, *_: object) -> Never:
+        raise self.invalid_item_error
+
+    __getattr__ = __setattr__ = __getitem__ = __setitem__ = _use
+
+
 def cleaned_item(item: object) -> dict[str, Any]:
     """Return an item of a spider as a clean dictionary, or as `ItemFields` if it has a class.
 

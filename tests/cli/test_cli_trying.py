@@ -304,3 +304,52 @@ def test_a_login_that_fails_is_told(members: MemberSite):
     assert "session default is not ready: login() failed" in run.stderr
     assert "wrong" not in run.stderr
     assert members.refused.total() == 0, "the page was not requested"
+
+
+ANNOTATED = """\
+from dataclasses import dataclass
+from typing import Annotated
+
+from crawlcw import Css, JsonLd, Settings, Spider
+
+@dataclass
+class Page:
+    title: Annotated[str, Css("h2"), Css("h1")]
+    author: Annotated[str | None, JsonLd("author.name")]
+
+@dataclass
+class Link:
+    url: Annotated[str, Css("a", attr="href")]
+
+class TypedPages(Spider):
+    name = "annotated"
+    settings = Settings(obey_robots=False)
+    start_urls = ["http://127.0.0.1:9/"]
+
+    def parse(self, response):
+        yield response.extract(Page)
+        yield from response.extract_all(Link, "a")
+"""
+
+
+def test_parse_shows_the_selector_that_filled_each_field(home: str, folder: Path):
+    (folder / "spiders" / "annotated.py").write_text(ANNOTATED)
+
+    run = invoke("parse", "annotated", f"{home}index.html")
+
+    assert json.loads(run.stdout.splitlines()[0]) == {"title": "Hi", "author": None}
+    assert [line for line in run.stdout.splitlines() if line.startswith("field: ")] == [
+        "field: Page.title: Css('h1'), 1 time",
+        "field: Page.author: no selector has a value",
+        "field: Link.url: Css('a', attr='href'), 3 times",
+    ]
+
+
+def test_parse_names_the_field_that_is_missing(home: str, folder: Path):
+    without_h1 = ANNOTATED.replace(', Css("h1")', "")
+    (folder / "spiders" / "annotated.py").write_text(without_h1)
+
+    run = invoke("parse", "annotated", f"{home}index.html")
+
+    assert run.returncode == 3
+    assert "Page.title is missing: no value from Css('h2') (page http" in run.stderr

@@ -45,6 +45,7 @@ ROWS = (
     Row(
         spider=spiders.Reading,
         shows=names("Response", "meta jsonld xpath selector base_url encoding text robots refresh")
+        | names("Response", "extract extract_all")
         | names("Response", "headers truncated elapsed urljoin page url body feed")
         | names("Settings", "obey_robots"),
     ),
@@ -141,10 +142,13 @@ NO_ITEM_DEPENDS = {
     "LoginSession.add_cookie": "the crawl passes this argument",
     "Response.source": "an argument of the base class",
     "Response.tree": "the crawl makes trees with it",
+    "Response.needs_tree": "a room of crawlcw says by it that its responses need no tree",
     "Response.selector_kind": "the crawl makes trees with it",
     "Response.dropped": "a count of links, for the report",
     "Response.following": "the crawl sets the rules for its links",
     "Response.trees": "the crawl sets the results of the parser",
+    "Response.invalid_item_reasons": "the crawl counts the items that `extract_all` left out",
+    "Response.field_sources": "`crawlcw parse` counts the selectors",
 }
 #: Settings about requests and storage of pages, which could change an item after a kill.
 SETTINGS_OF_PAGES = (

@@ -6,9 +6,11 @@ Items have paths and no URLs, since each run has its own port.
 import asyncio
 from dataclasses import dataclass
 from itertools import count
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from crawlcw import (
+    Css,
     DropItem,
     FetchError,
     Limit,
@@ -114,6 +116,11 @@ class Selecting(Tree):
         yield from response.follow_all(response.css("a"))
 
 
+@dataclass
+class Heading:
+    title: Annotated[str, Css("h1")]
+
+
 class Reading(Tree):
     """All attributes and methods of a response."""
 
@@ -138,6 +145,8 @@ class Reading(Tree):
             "page": response.page,
             "own": response.request.callback,
             "body": len(response.body) > 0,
+            "item": response.extract(Heading).title,
+            "items": len(response.extract_all(Heading, "h1")),
         }
         yield from response.follow_all("a")
 

@@ -49,7 +49,10 @@ SUBJECTS = (
         title="Responses and selectors",
         summary="A `Response` has the text of a page, its links, its forms and its selectors.",
         module="crawlcw",
-        names=("Response", "SavedFile", "FeedEntry"),
+        names=(
+            *("Response", "SavedFile", "FeedEntry"),
+            *("Css", "Re", "JsonLd", "XPath", "Extraction"),
+        ),
     ),
     Subject(
         page="api-runs",
@@ -162,7 +165,7 @@ _MADE_BY_CRAWLCW = {
         "Report",
     ),
     *("SyncExecution", "SyncTracker", "IdleReason", "TrackedTask", "Tracker"),
-    *("WorkReport", "FeedEntry", "SavedFile"),
+    *("WorkReport", "FeedEntry", "SavedFile", "Extraction"),
 }
 #: Members that only crawlcw uses, by their class.
 _INTERNAL = {
@@ -186,7 +189,7 @@ _INTERNAL = {
         "locate",
         "task",
     ),
-    "Response": ("trees", "source", "selector_kind"),
+    "Response": ("trees", "source", "selector_kind", "field_sources", "invalid_item_reasons"),
     "Rule": ("requests",),
     "Settings": (
         *("deadlines", "retry_policy", "revisit_policy", "login_policy", "trap_policy"),

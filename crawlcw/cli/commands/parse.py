@@ -1,6 +1,7 @@
 """`crawlcw parse`: run a spider's callback on one page, or on stored pages."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,7 +57,8 @@ def command(
     """Fetch a URL, run a callback of SPIDER on it, and show the items and requests.
 
     The command prints the items as JSON Lines, then the requests with their callbacks,
-    then the dropped links with the reason. A spider with a login logs in first. Nothing
+    then the dropped links with the reason. For each field that a selector of an item class
+    has filled, the command shows the selector. A spider with a login logs in first. Nothing
     is recorded.
 
     With --stored the command sends no request, and parses pages that a crawl with
@@ -113,6 +115,7 @@ async def _parse(spider: Spider, request: Request, settings: Settings, *, as_jso
         if not trial.is_page(response):
             click.echo("crawlcw: a crawl would not parse this response", err=True)
             return NOT_WELL
+        response.field_sources = Counter()
         produced = await trial.parse(response)
     if isinstance(produced, Failed):
         parsed_pages.show_failure(request.callback, produced)
@@ -121,5 +124,6 @@ async def _parse(spider: Spider, request: Request, settings: Settings, *, as_jso
         parsed_pages.show_json(response, produced)
     else:
         parsed_pages.show(produced)
+        parsed_pages.show_sources(response.field_sources)
         parsed_pages.show_numbers(produced)
     return OK

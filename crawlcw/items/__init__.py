@@ -1,0 +1,1 @@
+"""Items made from the annotations of their classes."""

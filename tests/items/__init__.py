@@ -1,0 +1,1 @@
+"""Items from annotations: `crawlcw.items`."""
