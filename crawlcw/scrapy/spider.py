@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import anyio
 import scrapy
+from itemadapter import ItemAdapter
 from scrapy.crawler import Crawler
 from scrapy.http import Response as ScrapyResponse
 from scrapy.utils.asyncgen import as_async_generator
@@ -282,13 +283,7 @@ class ScrapySpider(Spider):
                 except codec.Unstorable as refusal:
                     self._warn_unstorable(refusal)
                     outputs.append(await self._request_at_once(request))
-            for (item,) in part.items:
-                if item is not None:
-                    fields = codec.item_values(item)
-                    if not isinstance(item, dict):
-                        class_name = codec.class_name(type(item))
-                        fields = ItemFields(fields, item_class=class_name)
-                    products.append(fields)
+            products += [_fields(item) for (item,) in part.items if _is_item(item)]
         return products
 
     def _warn_unstorable(self, refusal: Exception) -> None:
@@ -344,6 +339,25 @@ def _options(request: scrapy.Request) -> Any:
         1 if request.meta.get("dont_retry") else None if retries is None else int(retries) + 1
     )
     return NO_OPTIONS if attempts is None else replace(NO_OPTIONS, max_retry=attempts)
+
+
+def _is_item(item: object) -> bool:
+    """Return whether to record *item*, which is None if a pipeline has dropped it."""
+    if item is None or isinstance(item, dict) or ItemAdapter.is_item(item):
+        return item is not None
+    logger.error(
+        "an object of the type %s is not recorded: a callback yields requests and items",
+        printable(type(item).__name__),
+        extra={"event": "no_item"},
+    )
+    return False
+
+
+def _fields(item: object) -> dict[str, Any]:
+    fields = codec.item_values(item)
+    if isinstance(item, dict):
+        return fields
+    return ItemFields(fields, item_class=codec.class_name(type(item)))
 
 
 def _with(middlewares: Any, attribute: str) -> Any:

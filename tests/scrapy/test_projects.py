@@ -20,7 +20,7 @@ QUICK_SPIDERS = ("errors", "carried")
 SPIDERS = (
     *("arguments", "asynchronous", "broken-links", "catalogue", "closing", "downloads", "guarded"),
     *("idle", "jars", "login", "mapped", "numbered", "own-filter", "quotes-css", "quotes-xpath"),
-    *("raising", "stored", "tickets", "unreachable"),
+    *("raising", "failing", "cached", "stored", "tickets", "unreachable"),
 )
 
 

@@ -85,3 +85,10 @@ class Files(FilesPipeline):
         item["files"] = sorted(result["path"] for is_good, result in results if is_good)
         item["missing"] = sum(not is_good for is_good, _ in results)
         return item
+
+
+class Refusing:
+    def process_item(self, item, spider):
+        if isinstance(item, dict) and item.get("refuse"):
+            raise ValueError("refused")
+        return item
