@@ -25,6 +25,8 @@ from crawlcw.scrapy.offsite import Offsite
 logger = logging.getLogger(__name__)
 
 
+#: Scrapy's reason for the end of a crawl that a user or a component stops.
+_SHUTDOWN = "shutdown"
 #: Maximum size of `Engine._start_ids`; older ids are in the ledger.
 _MAX_START_IDS = 10_000
 
@@ -145,7 +147,7 @@ class Engine(ExecutionEngine):
 
     async def stop_async(self) -> None:
         """End the crawl."""
-        await self.close_spider_async(reason="shutdown")
+        await self.close_spider_async(reason=_SHUTDOWN)
 
     def spider_is_idle(self) -> bool:
         """Return whether this process has no request in progress."""
