@@ -17,12 +17,11 @@ _REMOVED_BY_VERSION = {
     " spiders.BaseSpider",
     "1.8": "xlib",
     "2.3": "linkextractors.htmlparser linkextractors.regex linkextractors.sgml",
-    "2.6": "item.DictItem",
     "2.10": "utils.reqser",
-    "2.12": "downloadermiddlewares.decompression loader.common",
+    "2.12": "downloadermiddlewares.decompression",
     "2.14": "utils.misc.create_instance",
     "2.16": "core.downloader.handlers.http10 core.downloader.webclient",
-    "2.18": "utils.datatypes.CaselessDict utils.iterators.xmliter utils.misc.md5sum",
+    "2.18": "utils.datatypes.CaselessDict utils.misc.md5sum",
 }
 REMOVED = {
     f"scrapy.{name}": version

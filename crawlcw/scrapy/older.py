@@ -27,13 +27,17 @@ _NAMES_OF_W3LIB = (
 )
 #: The version that removed an address, the address, and the one of today.
 MOVED = (
+    ((1, 8), "scrapy.xlib.pydispatch", "pydispatch"),
     ((2, 6), "scrapy.item.BaseItem", "scrapy.item.Item"),
+    ((2, 6), "scrapy.item.DictItem", "scrapy.item.Item"),
     ((2, 8), "scrapy.utils.python.to_native_str", "scrapy.utils.python.to_unicode"),
     ((2, 12), "scrapy.http.JSONRequest", "scrapy.http.JsonRequest"),
+    ((2, 12), "scrapy.loader.common", "itemloaders.common"),
     ((2, 12), "scrapy.loader.processors", "itemloaders.processors"),
     # Settings name it to turn it off.
     ((2, 14), "scrapy.spidermiddlewares.offsite", "scrapy.downloadermiddlewares.offsite"),
     *(((2, 16), f"scrapy.utils.url.{it}", f"w3lib.url.{it}") for it in _NAMES_OF_W3LIB.split()),
+    ((2, 18), "scrapy.utils.iterators.xmliter", "scrapy.utils.iterators.xmliter_lxml"),
 )
 
 
@@ -59,9 +63,10 @@ def moved_names() -> None:
         if scrapy.version_info >= version:
             owner, _, name = old.rpartition(".")
             value = resolve_name(new)
-            setattr(resolve_name(owner), name, value)
             if isinstance(value, ModuleType):
-                sys.modules[old] = value
+                sys.modules[old] = value  # an import of the module needs no more
+            else:
+                setattr(resolve_name(owner), name, value)
 
 
 def body_as_unicode(response: TextResponse) -> str:
