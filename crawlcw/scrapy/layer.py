@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import scrapy
+from pydispatch.dispatcher import getAllReceivers
 from scrapy import signals
 from scrapy.http import Response as ScrapyResponse
 from scrapy.responsetypes import responsetypes
@@ -186,7 +187,9 @@ class MiddlewareLayer:
         self._send_signal(signals.response_received, response=response, request=response.request)
 
     def _send_signal(self, signal: object, **arguments: object) -> None:
-        self._crawler.signals.send_catch_log(signal=signal, spider=self._spider, **arguments)
+        # Look for receivers first, because most signals of a request have none.
+        if any(getAllReceivers(self._crawler, signal)):
+            self._crawler.signals.send_catch_log(signal=signal, spider=self._spider, **arguments)
 
     async def _exchange(
         self, request: scrapy.Request, task_request: Request | None, send: Send
