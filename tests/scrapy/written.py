@@ -41,6 +41,9 @@ def write_project(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, which is empty; its projects are unloaded at the end."""
+    # Another test may have imported a package of this name, even one without a file.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
