@@ -14,7 +14,7 @@ from crawlcw.api.spider import RUNNING_CRAWL, Spider, check, entry_urls, has_own
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
 from crawlcw.browser.layer import Render
-from crawlcw.crawl.admission import Admission, SpiderRequests
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Runner, Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer, TaskAdder
@@ -33,6 +33,7 @@ from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.sessions import Sessions
+from crawlcw.crawl.spider_requests import SpiderRequests
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import WorkerSession
 from crawlcw.fetch import pipeline

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import click
 
 from crawlcw.cli.options import duration_option
-from crawlcw.dashboard.task_views import filters_of
+from crawlcw.dashboard.key_filters import filters_of
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model import urls

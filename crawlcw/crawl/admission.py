@@ -6,29 +6,23 @@ host's pause after failures. Subresources of rendered pages take slots but wait 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import anyio
 
-from crawlcw.api.attempt import Attempt, Next, Purpose, user_attempt
-from crawlcw.api.request import Request
+from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.api.response import Response
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.host_queues import CLAIM_AHEAD_S, HostQueue
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.robots import Robots
-from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, ProxiesAwayError, Reason
-from crawlcw.fetch.addresses import current_hop
-from crawlcw.fetch.redirects import status_error, throttles
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.fetch.redirects import status_error
 from crawlcw.model import urls
 from crawlcw.model.hosts import Host
-from crawlcw.model.task import WAITING, Status
 
 #: Maximum number of hosts in `_read_at`, which has the times of reads of other workers' hosts.
 _MAX_READ_HOSTS = 1000
@@ -225,55 +219,6 @@ class Admission:
         return error.hop <= 1 and await causes.blames_uplink(
             host, url, error.underlying, started_at=started_at
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpiderRequests:
-    """Implements `api.spider.RunningCrawl`: requests without a task, by the spider's code."""
-
-    ledger: Ledger
-    known_ids: Container[bytes]  #: ids of tasks that the ledger has
-    send: Next  #: the layers of requests without a task
-    admission: Admission
-    stats: Stats
-    throttle_statuses: Container[int]
-    unwritten_seeds: Callable[[], int]  #: number of start requests that are perhaps not written
-
-    async def has_pages(self) -> bool:
-        """See `Spider.has_pages`."""
-        return self.unwritten_seeds() > 0 or await self.ledger.queries.has(
-            (*WAITING, Status.PROCESSING)
-        )
-
-    async def fetch(self, request: Request) -> Response:
-        """See `Spider.fetch`."""
-        location, _ = request.identity()
-        url, hop, holder = location.url, current_hop.get(None), user_attempt.get(None)
-        try:
-            async with Attempt(request=request, purpose=Purpose.FETCH, may_wait=False) as attempt:
-                if holder is not None and holder.slot is not None:
-                    # The page whose code runs has a slot, and this request may use it.
-                    attempt.slot, attempt.slot_host = _keep_slot, holder.slot_host
-                await self.admission.admit(attempt, url)
-                try:
-                    response = await self.send(attempt, request)
-                finally:
-                    self.admission.note_request(url)
-        except Defer as wait:
-            raise FetchError(Reason.HOST_UNREACHABLE, wait.cause) from wait
-        finally:
-            if hop is not None:
-                current_hop.set(hop)  # a spider's own downloader may have called `fetch`
-        self.stats.fetched += 1
-        self.stats.bytes += response.size
-        self.stats.statuses[response.status] += 1
-        if throttles(response, self.throttle_statuses):
-            self.admission.throttled(response)
-        return response
-
-
-def _keep_slot() -> None:
-    """Free no slot, because another attempt has the slot."""
 
 
 def _check_wait(queue: HostQueue, *, now: float, started_at: float) -> None:

@@ -8,32 +8,16 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
-from crawlcw.api.request import Request
 from crawlcw.ledger.documents import error_document, part_document, trace_document
-from crawlcw.ledger.protocol import Ledger, TaskFilter
-from crawlcw.model.task import BlobRef, Record, Task, key_id
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
-from crawlcw.tracking import keys
 from crawlcw.tracking.views import holder_of
 
 _MAX_CHARACTERS = 20_000  #: maximum number of characters that are shown of an item or a result
 _MAX_ITEMS = 50  #: maximum number of items that are shown of a task
 #: Maximum lengths of the chain of links, and of the chain of redirects.
 _MAX_PAGES = 50
-
-
-def filters_of(ledger: Ledger, key: str) -> list[TaskFilter]:
-    """Return the filters that find the tasks of a key, or of a URL in a crawl.
-
-    Use a filter only if no filter before it finds a task. The first filter finds the task whose id
-    follows from the key. The second filter finds tasks whose URL does not identify them, because
-    they have a fingerprint, a body, another method than GET, or `dont_filter`. Raises `FetchError`
-    for an invalid URL, and `UsageError` for an invalid key.
-    """
-    if ledger.kind.tracked:
-        return [TaskFilter(ids=[key_id(keys.key(key))])]
-    location, task_id = Request(key).identity()
-    return [TaskFilter(ids=[task_id]), TaskFilter(url=location.url)]
 
 
 def task_row(record: Record) -> dict[str, Any]:

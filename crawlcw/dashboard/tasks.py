@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, assert_never
 from pydantic import BeforeValidator, Field
 
 from crawlcw.crawl.control import ADJUSTABLE, Control, check_changes
-from crawlcw.dashboard.task_views import filters_of, task_row
+from crawlcw.dashboard.key_filters import filters_of
+from crawlcw.dashboard.task_views import task_row
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model.durations import iso_time

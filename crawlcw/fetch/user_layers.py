@@ -160,13 +160,16 @@ def _to_send(request: object, original: Request) -> Request:
 
 def _exchange_options(request: Request, original: Request) -> RequestOptions:
     """Return the options of *original*, with the proxy and timeout of *request* if it has them."""
-    options, kept = request.options, original.options
-    if options is kept:
-        return kept
+    options, task_options = request.options, original.options
+    if options is task_options:
+        return task_options
     # Make a request to check the values, because the user's code may have assigned any values.
     checked = Request(request.url, proxy=options.proxy, timeout=options.timeout).options
-    proxy, timeout = checked.proxy or kept.proxy, checked.timeout or kept.timeout
-    return replace(kept, proxy=proxy, timeout=timeout)
+    return replace(
+        task_options,
+        proxy=checked.proxy or task_options.proxy,
+        timeout=checked.timeout or task_options.timeout,
+    )
 
 
 def made_by(spider: Spider, default: Downloader) -> Downloader:

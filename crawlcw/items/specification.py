@@ -93,8 +93,8 @@ def _item_class(name: str, document: Mapping[str, Any], *, depth: int) -> type:
         field: _hint(f"{name}.{field}", {"css": spec} if isinstance(spec, str) else spec, depth)
         for field, spec in fields.items()
     }
-    made: type = TypedDict(name, hints)  # type: ignore[misc]  # its fields are data
-    return made
+    item_class: type = TypedDict(name, hints)  # type: ignore[misc]  # its fields are data
+    return item_class
 
 
 def _hint(path: str, spec: object, depth: int) -> Any:

@@ -299,11 +299,11 @@ def _is_private(name: str, value: Any) -> bool:
 
 def _headers_of_context(headers: Headers) -> Headers:
     """Return the headers that a task cannot have, such as headers without a value."""
-    others = Headers()
+    refused_headers = Headers()
     for name, texts in dict.items(headers):
         if not _pairs(name, texts):
-            dict.__setitem__(others, name, texts)
-    return others
+            dict.__setitem__(refused_headers, name, texts)
+    return refused_headers
 
 
 def _pairs(name: bytes, texts: list[bytes]) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,6 @@
 """The components of a project: those that crawlcw replaces, and the start and end of the others."""
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -17,13 +16,11 @@ from scrapy.utils.log import install_scrapy_root_handler
 from scrapy.utils.python import global_object_name
 from scrapy.utils.response import response_status_message
 
-logger = logging.getLogger(__name__)
-
-_RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
+RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
 #: Components of Scrapy that crawlcw replaces, by the setting that lists them.
 _REPLACED = {
     "DOWNLOADER_MIDDLEWARES": (
-        _RETRY,
+        RETRY,
         "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware",
         "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware",
     ),
@@ -86,17 +83,17 @@ def replace_components(settings: BaseSettings) -> None:
     """Leave the replaced components out of *settings*, and put `Retry` in the place of Scrapy's."""
     for setting, paths in _REPLACED.items():
         base, chosen = settings[f"{setting}_BASE"], dict(settings[setting] or {})
-        priority_by_path = {**base, **{_path(kind): number for kind, number in chosen.items()}}
-        retry_priority = priority_by_path.get(_RETRY)
+        priority_by_path = {**base, **{path_of(kind): number for kind, number in chosen.items()}}
+        retry_priority = priority_by_path.get(RETRY)
         for path in paths:
             base[path] = None
-        chosen = {kind: number for kind, number in chosen.items() if _path(kind) not in paths}
+        chosen = {kind: number for kind, number in chosen.items() if path_of(kind) not in paths}
         if retry_priority is not None:
             chosen[Retry] = retry_priority
         settings.set(setting, chosen, priority=100)
 
 
-def _path(kind: object) -> str:
+def path_of(kind: object) -> str:
     """Return the path of a component, which a setting names by its class or by its path."""
     return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"  # type: ignore[attr-defined]
 

@@ -1,10 +1,10 @@
 """Scrapy's engine as the components of a project see it; the crawl behind it is crawlcw's."""
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +21,6 @@ from twisted.python.failure import Failure
 
 from crawlcw.scrapy.identity import Identities
 from crawlcw.scrapy.offsite import Offsite
-
-logger = logging.getLogger(__name__)
-
 
 #: Scrapy's reason for the end of a crawl that a user or a component stops.
 _SHUTDOWN = "shutdown"
@@ -44,12 +41,24 @@ class PageOutput:
 
 
 #: The output of the running callback; None outside of callbacks.
-OUTPUT: ContextVar[PageOutput | None] = ContextVar("output", default=None)
+_OUTPUT: ContextVar[PageOutput | None] = ContextVar("output", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[PageOutput]:
+    """Yield the output that collects the requests of the `with` block."""
+    output = PageOutput()
+    token = _OUTPUT.set(output)
+    try:
+        yield output
+    finally:
+        _OUTPUT.reset(token)
+        output.is_over = True
 
 
 def running_output() -> PageOutput | None:
     """Return the output of the callback that runs in this context; None outside of callbacks."""
-    output = OUTPUT.get()
+    output = _OUTPUT.get()
     return None if output is None or output.is_over else output
 
 
@@ -106,7 +115,7 @@ class Engine(ExecutionEngine):
         self.close_reason: str | None = None  #: why a component closes the spider, or None
         self.identities: Identities
         self.offsite: Offsite
-        #: Sends a request through the middlewares; set by `MiddlewareLayer`.
+        #: Sends a request through the middlewares; set by `ScrapySpider.opened`.
         self.downloads: Callable[[scrapy.Request], Awaitable[Response | scrapy.Request]]
 
     def crawl(self, request: scrapy.Request, spider: object = None) -> None:  # noqa: ARG002  # old projects pass the spider

@@ -93,10 +93,7 @@ class Identities:
         """
         if request.dont_filter or self.accepts_all:
             return False
-        # Look the whole URL up first, because most links have no fragment.
-        is_plain = self._may_cache and request.method == "GET" and not request.body
-        cached = self._cache.get(request.url) if is_plain else None
-        identity = (cached or self.of(request)).task_id
+        identity = self.of(request).task_id
         if identity is None or not (identity in page_ids or identity in self._known_ids):
             return False
         self._filtered_count += 1

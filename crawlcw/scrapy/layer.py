@@ -26,7 +26,7 @@ from crawlcw.api.response import Response
 from crawlcw.errors import FetchError
 from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.scrapy import codec
-from crawlcw.scrapy.components import Retry, RetryLater, call
+from crawlcw.scrapy.components import Retry, RetryLater, call, path_of
 from crawlcw.scrapy.cookies import Jars
 from crawlcw.scrapy.engine import Engine
 from crawlcw.scrapy.failures import ComponentError, exception_of
@@ -57,15 +57,16 @@ class ScrapyPage(Response):
         result: ScrapyResponse | scrapy.Request,
         *,
         sent: scrapy.Request,
+        started_at: float,
         is_page: bool,
-        awaits_retry: bool,
-        elapsed: timedelta,
+        awaits_retry: bool = False,
     ) -> None:
-        """*sent* is the request that the middlewares got.
+        """*sent* is the request that the middlewares got, *started_at* its monotonic time.
 
         *is_page* is false for a status that crawlcw treats as a failure of the request. If
         *awaits_retry* is true, the middlewares after `Retry` have not seen the response yet.
         """
+        elapsed = timedelta(seconds=time.monotonic() - started_at)
         super().__init__(request.url, request=request, status=_FOUND, elapsed=elapsed)
         if isinstance(result, ScrapyResponse):
             self.status, self.body = result.status, result.body
@@ -118,7 +119,7 @@ class MiddlewareLayer:
         scrapy_request = self._request_of(request)
         if attempt.number > 1 and self._retries:
             scrapy_request.meta["retry_times"] = attempt.number - 1
-        page_of = partial(self._page, request, scrapy_request, started_at=time.monotonic())
+        page_of = partial(ScrapyPage, request, sent=scrapy_request, started_at=time.monotonic())
 
         async def send(outgoing: Request) -> Response:
             return await call_next(attempt, outgoing)
@@ -133,26 +134,6 @@ class MiddlewareLayer:
             raise failed from None
         is_page = isinstance(result, scrapy.Request) or self._scraping.accepts(result)
         return page_of(result, is_page=is_page)
-
-    @staticmethod
-    def _page(
-        request: Request,
-        sent: scrapy.Request,
-        result: ScrapyResponse | scrapy.Request,
-        *,
-        started_at: float,
-        is_page: bool,
-        awaits_retry: bool = False,
-    ) -> ScrapyPage:
-        elapsed = timedelta(seconds=time.monotonic() - started_at)
-        return ScrapyPage(
-            request,
-            result,
-            sent=sent,
-            is_page=is_page,
-            awaits_retry=awaits_retry,
-            elapsed=elapsed,
-        )
 
     async def through(
         self, request: scrapy.Request, task_request: Request | None, send: Send
@@ -201,7 +182,7 @@ class MiddlewareLayer:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         try:
-            if self.needs_handler(request):
+            if self._needs_handler(request):
                 response = await self._by_handler(request)
             else:
                 answer = await send(_outgoing(request, task_request))
@@ -223,13 +204,13 @@ class MiddlewareLayer:
         finally:
             self._send_signal(signals.request_left_downloader, request=request)
 
-    def needs_handler(self, request: scrapy.Request) -> bool:
-        """Return whether a download handler sends *request*: crawlcw sends only HTTP."""
+    def _needs_handler(self, request: scrapy.Request) -> bool:
+        # crawlcw sends only HTTP.
         scheme = request.url.partition(":")[0]
         if scheme not in _WEB_SCHEMES:
             return True
         handler = self._own_handlers.get(scheme)
-        if handler is None or _path(handler) != _PLAYWRIGHT:
+        if handler is None or path_of(handler) != _PLAYWRIGHT:
             return handler is not None
         # Playwright's handler passes requests without this key to Scrapy's own handler.
         return bool(request.meta.get("playwright"))
@@ -274,10 +255,6 @@ class MiddlewareLayer:
             response = result
         self._received(response, request)
         return response
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _outgoing(request: scrapy.Request, task_request: Request | None) -> Request:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from crawlcw.checking import state
 from crawlcw.checking.source import UNREADABLE, Finding, defined
 from crawlcw.errors import SpiderError
+from crawlcw.scrapy.components import path_of
 from crawlcw.scrapy.import_errors import is_of_project, shown_path
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ def own_files(crawler: "Crawler", folder: Path) -> list[Finding]:
 
 def _of_settings(crawler: "Crawler", folder: Path) -> Iterator[Finding]:
     for name, (default, substitute) in _REPLACED.items():
-        value = crawler.settings.get(name)
-        path = value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
+        path = path_of(crawler.settings.get(name))
         if path != default:
             filename, line = _assigned(crawler, name, folder)
             stops = not path.startswith("scrapy_redis")

@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from crawlcw.scrapy.components import call
-from crawlcw.scrapy.engine import OUTPUT, Engine, PageOutput
+from crawlcw.scrapy.engine import Engine, PageOutput, collected, running_output
 
 logger = logging.getLogger(__name__)
 
@@ -81,36 +81,26 @@ class Scraping:
         If the callback raises, `PageOutput.error` is set, and the output has the earlier requests
         and items of the callback, as in Scrapy.
         """
-        output = PageOutput()
-        token = OUTPUT.set(output)
-        try:
+        with collected() as output:
             if isinstance(result, Failure):
                 await self._run_errback(result, request, output)
             elif self._is_plain and self.accepts(result):
                 await self._run_plainly(result, request, output)
             else:
                 await self._run_chain(result, request, output)
-        finally:
-            OUTPUT.reset(token)
-            output.is_over = True
         return output
 
     def follow(self, request: scrapy.Request) -> PageOutput:
         """Return the output of a page in whose place a middleware has put *request*."""
-        output = PageOutput()
-        token = OUTPUT.set(output)
-        try:
+        with collected() as output:
             self._engine.crawl(request)
-        finally:
-            OUTPUT.reset(token)
-            output.is_over = True
         return output
 
     def _note_error(self, request: scrapy.Request, result: Response | Failure) -> None:
         """Tell the components about the error that is being handled, and keep it."""
         failure = Failure()
         self._scraper.handle_spider_error(failure, request, result)
-        output = OUTPUT.get()
+        output = running_output()
         if output is not None and self._engine.close_reason is None:
             output.error = failure.value
 

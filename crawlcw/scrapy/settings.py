@@ -14,8 +14,8 @@ from crawlcw.api.host_limits import Limit, Limits
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.errors import SettingsError
 from crawlcw.model import urls
+from crawlcw.scrapy.components import RETRY, path_of
 
-RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
 _LARGEST_BODY = 64 << 20
 _LONGEST_CONNECT = 30.0
 #: Seconds that stand for no limit, because Scrapy's DOWNLOAD_TIMEOUT = 0 means none.
@@ -101,10 +101,7 @@ def crawlcw_settings(settings: BaseSettings) -> Settings:
 def uses_retry(settings: BaseSettings) -> bool:
     """Return whether the project uses Scrapy's own RetryMiddleware."""
     middlewares = settings.getwithbase("DOWNLOADER_MIDDLEWARES")
-    positions = {
-        key if isinstance(key, str) else f"{key.__module__}.{key.__qualname__}": position
-        for key, position in middlewares.items()
-    }
+    positions = {path_of(kind): position for kind, position in middlewares.items()}
     return settings.getbool("RETRY_ENABLED") and positions.get(RETRY) is not None
 
 

@@ -40,7 +40,7 @@ from crawlcw.scrapy.settings import crawlcw_settings, limits_of
 
 if TYPE_CHECKING:
     # The supervisor of a crawl loads this module, but not the crawler.
-    from crawlcw.crawl.admission import SpiderRequests
+    from crawlcw.crawl.spider_requests import SpiderRequests
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,6 @@ class ScrapySpider(Spider):
     def __init__(self, **arguments: Any) -> None:  # noqa: ARG002  # `Spider.__new__` stores them
         """Make no Scrapy spider yet, because its constructor may use the reactor."""
         self.layers = [self._fetch_by_middlewares]
-        self._is_repeated = False  #: whether `start` repeats requests after a resume
         self._start_counts: dict[bytes, int] = {}
         #: Start requests that no ledger can store, by their fingerprints in hexadecimal.
         self._kept_requests: dict[str, scrapy.Request] = {}

@@ -14,6 +14,7 @@ pytest.importorskip("scrapy")
 from aiohttp import web
 
 from tests.scrapy.written import write_project
+from tests.support import loopback
 from tests.support.commands import invoke
 from tests.support.programs import environment, run_to_end
 from tests.support.site_threads import in_thread
@@ -61,14 +62,9 @@ async def _serving() -> AsyncIterator[Server]:
 
     app = web.Application()
     app.router.add_get("/", respond)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    async with loopback.served(app) as base:
+        server.url = f"{base}/"
         yield server
-    finally:
-        await runner.cleanup()
 
 
 def test_headers_and_cookies_are_sent_once_and_shown_by_no_command(
