@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from crawlcw.cli import loading, loop
+from crawlcw.cli import loading, loop, scrapy_references
 from crawlcw.cli.options import LEDGER, command_line, settings_of
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import LedgerKindError, SpiderError, UnknownNameError, UsageError
@@ -121,7 +121,7 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
 def run_command(reference: str) -> str | None:
     """Return the command that crawls a recorded spider, or None if its code is not here."""
     try:
-        is_here = loading.in_scrapy_project(reference) is not None
+        is_here = scrapy_references.target_of(reference) is not None
     except SpiderError:
         is_here = False
     return command_line("run", reference) if is_here or _has_file(reference) else None

@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from crawlcw.api.spider import Spider, check, is_name
+from crawlcw.cli import scrapy_references
 from crawlcw.cli.options import command_line
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.model.sanitize import printable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FOLDER = Path("spiders")
+FOLDER = scrapy_references.SPIDERS_FOLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ def find(reference: str, scrapy_settings: Sequence[str] = ()) -> type[Spider]:
     *scrapy_settings* are `NAME=VALUE` texts for this project. Raises `SpiderError` with a list of
     the available spiders.
     """
-    if (scrapy_target := in_scrapy_project(reference)) is not None:
+    if (scrapy_target := scrapy_references.target_of(reference)) is not None:
         from crawlcw.scrapy import project  # imported late: other spiders need no Scrapy
 
         folder, name = scrapy_target
@@ -136,69 +137,11 @@ def name_of(text: str) -> str:
     """
     if is_name(text):
         return text
-    if (scrapy_target := in_scrapy_project(text)) is not None:
+    if (scrapy_target := scrapy_references.target_of(text)) is not None:
         from crawlcw.scrapy import project
 
         return project.name_of(scrapy_target[1])
     return find(text).name
-
-
-def in_scrapy_project(reference: str) -> tuple[Path, str] | None:
-    """Return the folder of the Scrapy project and the spider in it that *reference* names.
-
-    Return None for a reference to any other spider. Raises `SpiderError` for a folder alone.
-    """
-    location, colon, name = reference.partition(":")
-    folder = Path(location)
-    is_project = has_config(folder)
-    # A folder in the working directory may also be a package: `package:Class`.
-    may_be_package = "/" not in location and (folder / "__init__.py").exists()
-    if is_project or (colon and location and _is_folder(folder) and not may_be_package):
-        if name or not is_project:
-            return folder, name
-        raise SpiderError(
-            f"{location} is a Scrapy project: name a spider of it, such as {location}:SPIDER "
-            "(`crawlcw list` lists them, if you run it in the project)"
-        )
-    if colon or "/" in reference or reference.endswith(".py"):
-        return None
-    project_folder = scrapy_folder()
-    if project_folder is None or _offers(reference):
-        return None
-    return project_folder, reference
-
-
-def scrapy_folder() -> Path | None:
-    """Return the folder of the Scrapy project that the working directory is in, or None."""
-    return next(filter(has_config, (Path.cwd(), *Path.cwd().parents)), None)
-
-
-def has_config(folder: Path) -> bool:
-    """Return whether *folder* is the folder of a Scrapy project."""
-    return _is_file(folder / "scrapy.cfg")
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:
-        return False  # `_is_file` reports the error
-
-
-def _offers(name: str) -> bool:
-    """Return whether a file in ./spiders, inside a Scrapy project, has the spider *name*."""
-    from crawlcw.checking.reading import located  # reads spider files without running them
-
-    path_and_class = located(name, FOLDER)
-    return path_and_class is not None and _is_of_crawlcw(path_and_class[0])
-
-
-def _is_of_crawlcw(path: Path) -> bool:
-    """Return whether a spider file uses crawlcw; the other files belong to the Scrapy project."""
-    try:
-        return b"crawlcw" in path.read_bytes()
-    except OSError:
-        return True  # loading it reports the error
 
 
 def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
@@ -213,9 +156,9 @@ def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
         return
     except OSError as error:
         raise SpiderError(f"./{folder} cannot be read: {error.strerror}") from None
-    in_project = scrapy_folder() is not None
+    in_project = scrapy_references.project_folder() is not None
     for path in paths:
-        if path.name.startswith("_") or (in_project and not _is_of_crawlcw(path)):
+        if path.name.startswith("_") or (in_project and not scrapy_references.is_of_crawlcw(path)):
             continue
         try:
             spider_classes = _spiders(load_file(path))
@@ -235,15 +178,10 @@ def load(
     and `make` for the errors.
     """
     scrapy_settings = []
-    if in_scrapy_project(reference) is not None:
-        scrapy_settings = of_scrapy(assignments)
+    if scrapy_references.target_of(reference) is not None:
+        scrapy_settings = scrapy_references.of_scrapy(assignments)
     spider = make(find(reference, scrapy_settings), arguments)
     return spider, [text for text in assignments if text not in scrapy_settings]
-
-
-def of_scrapy(assignments: Iterable[str]) -> list[str]:
-    """Return the `NAME=VALUE` texts whose names are in capitals, as Scrapy's settings are."""
-    return [text for text in assignments if text.partition("=")[0].isupper()]
 
 
 def make(spider_class: type[Spider], arguments: Iterable[str]) -> Spider:

@@ -17,7 +17,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, entry_urls, logs_in, scope, settled
 from crawlcw.browser.layer import Render
-from crawlcw.cli import loading
+from crawlcw.cli import loading, scrapy_references
 from crawlcw.cli.ledger_option import closing
 from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
@@ -56,7 +56,7 @@ def spider_or_any(spider: str | None, arguments: Sequence[str]) -> Spider:
     """Return the spider that the user names, or one that accepts any page; raises `UsageError`."""
     if not spider:
         return AnyPage(start_urls=[])
-    if (scrapy_target := loading.in_scrapy_project(spider)) is not None:
+    if (scrapy_target := scrapy_references.target_of(spider)) is not None:
         folder, name = scrapy_target
         raise UsageError(
             f"{name} is a spider of a Scrapy project, which needs a crawl: run "

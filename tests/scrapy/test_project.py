@@ -17,7 +17,7 @@ from scrapy.settings import Settings as ScrapySettings
 from crawlcw import Limit, SettingsError, SpiderError, UsageError
 from crawlcw.api.request import Request
 from crawlcw.api.spider import is_name
-from crawlcw.cli import loading
+from crawlcw.cli import loading, scrapy_references
 from crawlcw.errors import Reason
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.scrapy import project
@@ -61,7 +61,7 @@ def test_long_names_that_differ_at_their_end_stay_different():
 def test_a_folder_and_a_name_refer_to_a_spider_of_a_project(folder: Path, reference: str):
     write_project(folder / "shops")
 
-    assert loading.in_scrapy_project(reference) == (Path("shops"), "books")
+    assert scrapy_references.target_of(reference) == (Path("shops"), "books")
     assert loading.name_of("shops:example.com") == "example-com"
 
 
@@ -71,9 +71,9 @@ def test_inside_a_project_a_name_refers_to_its_spiders_also_from_a_folder_in_it(
     write_project(folder)
     monkeypatch.chdir(folder / "shop")
 
-    assert loading.in_scrapy_project("books") == (folder, "books")
+    assert scrapy_references.target_of("books") == (folder, "books")
     assert loading.name_of("example.com") == "example-com"
-    assert loading.in_scrapy_project("spiders/books.py") is None
+    assert scrapy_references.target_of("spiders/books.py") is None
 
 
 def test_inside_a_project_a_crawlcw_spider_in_spiders_comes_first(folder: Path):
@@ -83,7 +83,7 @@ def test_inside_a_project_a_crawlcw_spider_in_spiders_comes_first(folder: Path):
     (folder / "spiders/books.py").write_text(crawlcw_spider)
     (folder / "spiders/more.py").write_text(SPIDER)
 
-    assert loading.in_scrapy_project("books") is None
+    assert scrapy_references.target_of("books") is None
     assert loading.find("books").__module__.startswith("crawlcw_spider_")
     assert [entry.path.name for entry in loading.listed()] == ["books.py"]
 

@@ -13,7 +13,7 @@ from crawlcw.api.attempt import loaded_layers
 from crawlcw.api.spider import Spider, is_name
 from crawlcw.checking import reading
 from crawlcw.checking.source import UNREADABLE, Finding
-from crawlcw.cli import loading, options
+from crawlcw.cli import loading, options, scrapy_references
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.loading import BrokenFile, ListedSpider
 from crawlcw.cli.numbers import counted
@@ -96,9 +96,9 @@ def check(
     cannot run as it is. The exit code is 2 if anything cannot run. Give a single file of the
     project to see how to port the file to crawlcw.
     """
-    if Path(spider).is_dir() and loading.has_config(Path(spider)):
+    if Path(spider).is_dir() and scrapy_references.has_config(Path(spider)):
         return _check_project(Path(spider), "", assignments, as_json=as_json)
-    if not Path(spider).is_dir() and (target := loading.in_scrapy_project(spider)) is not None:
+    if not Path(spider).is_dir() and (target := scrapy_references.target_of(spider)) is not None:
         return _check_project(*target, assignments, as_json=as_json)
     name, location, findings = (
         (spider, spider, [*_in_folder(Path(spider))])
@@ -125,7 +125,7 @@ def _check_project(
 
     name = spider_name or str(folder)
     try:
-        findings = project.findings(folder, spider_name, loading.of_scrapy(assignments))
+        findings = project.findings(folder, spider_name, scrapy_references.of_scrapy(assignments))
     except (SettingsError, SpiderError) as error:
         findings = [Finding(path=str(folder), line=0, code=str(error), stops=True)]
     can_run = not any(finding.stops for finding in findings)
@@ -235,7 +235,7 @@ def listing(*, as_json: bool) -> None:
         for spider in entries
         if isinstance(spider, ListedSpider)
     )
-    if (folder := loading.scrapy_folder()) is not None:
+    if (folder := scrapy_references.project_folder()) is not None:
         from crawlcw.scrapy import project  # imported late: other spiders need no Scrapy
 
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from crawlcw.cli import loading, options
+from crawlcw.cli import loading, options, scrapy_references
 from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.cli.selection import Selection, ids_of, selection_options
 from crawlcw.cli.terminal import tables
@@ -282,7 +282,7 @@ async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | 
     """Return the crawl's refusal of links to *key* (or None), and why *key* is unknown."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 
-    if loading.in_scrapy_project(name) is not None:
+    if scrapy_references.target_of(name) is not None:
         return None, "no parsed page has requested it"
     try:
         spider = loading.make(loading.find(name), ())
