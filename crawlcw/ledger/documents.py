@@ -48,17 +48,23 @@ A tracked task also has these fields:
                  to distinguish this write from a renewal)
 
 A value that is too large is stored as a blob. The task's document then has `{%blob: id, size: n}`
-in place of the value. A time without a zone is stored as `{%naive: ISO text}`, because the date
-type of a store always has a zone. An item has the name of its class, if it has one, in `%class`.
+in place of the value. The stores have no common type for the following values:
+
+    {%naive: ISO text}     a time without a zone
+    {%date: ISO text}      a date without a time
+    {%decimal: text}       a decimal number
+
+An item has the name of its class, if it has one, in `%class`.
 
 In keys from a spider or a page, `$`, `.`, NUL and `%` are escaped (`$` as `%24`), because MongoDB
 would read such a key as an operator or as a field path.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -114,10 +120,15 @@ _NUMBER_FIELDS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _STORED_CLASSES = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _STORED_CLASSES}
-#: Key of a reference to a blob. An escaped key of a page never begins with `%b`, `%c` or `%n`.
+#: Key of a reference to a blob. In an escaped key of a page, no lower-case letter follows a `%`.
 _BLOB_KEY = "%blob"
-#: Key of a time without a zone, stored as ISO 8601 text; dates of a store have a time zone.
-_NAIVE_TIME_KEY = "%naive"
+_NAIVE_TIME_KEY, _DATE_KEY, _DECIMAL_KEY = "%naive", "%date", "%decimal"
+#: Decoders of the values that are stored as a text, by the only key of their documents.
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    _NAIVE_TIME_KEY: datetime.fromisoformat,
+    _DATE_KEY: date.fromisoformat,
+    _DECIMAL_KEY: Decimal,
+}
 #: Key of the name of an item's class, among the item's fields.
 _CLASS_KEY = "%class"
 _CHARACTER_CODE = re.compile("%([0-9A-F]{2})")
@@ -462,7 +473,10 @@ def _fields(instance: object, names: Iterable[str]) -> Document:
 
 
 def escaped(value: Any) -> Any:
-    """Encode the special keys, the naive times and the class of a clean value for a store."""
+    """Encode a clean value for a store: special keys, the class, and values without a stored type.
+
+    These are the values that `_DECODERS` decodes.
+    """
     if isinstance(value, dict):
         escaped_fields: Document = {}
         for key, element in value.items():
@@ -474,16 +488,22 @@ def escaped(value: Any) -> Any:
         return escaped_fields
     if isinstance(value, list):
         return [escaped(element) for element in value]
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return {_NAIVE_TIME_KEY: value.isoformat()}
+    if isinstance(value, datetime):
+        return value if value.tzinfo is not None else {_NAIVE_TIME_KEY: value.isoformat()}
+    if isinstance(value, date):
+        return {_DATE_KEY: value.isoformat()}
+    if isinstance(value, Decimal):
+        return {_DECIMAL_KEY: str(value)}
     return value
 
 
 def unescaped(value: Any) -> Any:
     """Return the value that `escaped` has encoded."""
     if isinstance(value, dict):
-        if _NAIVE_TIME_KEY in value:
-            return datetime.fromisoformat(value[_NAIVE_TIME_KEY])
+        if len(value) == 1:
+            ((key, text),) = value.items()
+            if (decode := _DECODERS.get(key)) is not None:
+                return decode(text)
         unescaped_fields = {
             _unescaped_key(k): unescaped(v) for k, v in value.items() if k != _CLASS_KEY
         }

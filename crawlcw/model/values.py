@@ -1,6 +1,7 @@
 """Convert a spider's values to values that every ledger can store.
 
-    Value = None | bool | int (64 bits) | float | str | bytes | datetime | [Value] | {str: Value}
+    Value = None | bool | int (64 bits) | float | str | bytes | datetime | date | Decimal
+            | [Value] | {str: Value}
 
 A value that a store cannot hold must not make a whole batch of writes fail. So `clean` converts all
 values from a spider before they are batched, and never fails. But `cleaned_item` raises an error
@@ -15,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
 from types import NoneType
 from typing import Any, Never
@@ -77,7 +79,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
 
     - Lone surrogates become U+FFFD.
     - Integers over 64 bits become text.
-    - A float that is not finite becomes None.
+    - A float or a Decimal that is not finite becomes None.
     - A set or a tuple becomes a list.
     - A datetime is truncated to milliseconds. An aware datetime becomes UTC. A naive datetime stays
       naive, because crawlcw does not know its time zone.
@@ -132,8 +134,12 @@ def _clean_other(value: object, depth: int) -> Any:
         return clean(int(value) if isinstance(value, int) else float(value))
     if isinstance(value, datetime):
         return _moment(value)
-    if isinstance(value, date | time):
+    if isinstance(value, date):
+        return date(value.year, value.month, value.day)
+    if isinstance(value, time):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return Decimal(value) if value.is_finite() else None
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     fields = parts(value)
@@ -197,7 +203,8 @@ def _as_text(value: object) -> str:
 def to_json(value: object) -> str:
     """Return a clean *value* as one line of JSON, with times in ISO 8601 and bytes in base64.
 
-    The text of an aware time ends in `Z`, and the text of a naive time has no suffix.
+    The text of an aware time ends in `Z`, and the text of a naive time has no suffix. A decimal is
+    text, because most programs read a JSON number as a float.
     """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
 
@@ -205,6 +212,8 @@ def to_json(value: object) -> str:
 def _json_default(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date | Decimal):
+        return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     raise TypeError(f"{type(value).__name__} is not a clean value")

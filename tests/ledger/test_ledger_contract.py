@@ -4,7 +4,8 @@ import asyncio
 import gc
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -984,6 +985,13 @@ HOSTILE = {
         "w": [datetime.min, {"x": datetime.max}],  # noqa: DTZ901  # as above
         "%naive": "2026-01-02T03:04:05",
         "y": {"%naive": "2026-01-02T03:04:05"},
+    },
+    "dates without a time, and decimals": {
+        "v": date(2026, 1, 2),
+        "w": [date.min, {"x": date.max}],
+        "y": Decimal("1.10"),
+        "z": [Decimal("-1E+999"), {"%decimal": "1", "%date": Decimal("0E-9")}],
+        "%date": "2026-01-02",
     },
     "2 MiB": {"v": "x" * (2 << 20)},
     "other scripts": {"ключ": "значение", "😀": "😀" * 100},

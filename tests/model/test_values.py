@@ -84,9 +84,10 @@ NAIVE = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  # tested on purpo
         ((1, (2,)), [1, [2]]),
         ({3}, [3]),
         (frozenset({"x"}), ["x"]),
-        (Decimal("1.10"), "1.10"),
+        (Decimal("1.10"), Decimal("1.10")),
+        (Decimal("NaN"), None),
         (Fraction(1, 3), "1/3"),
-        (date(2026, 1, 2), "2026-01-02"),
+        (date(2026, 1, 2), date(2026, 1, 2)),
         (time(3, 4), "03:04:00"),
         (NAIVE, NAIVE.replace(microsecond=678000)),
         (
@@ -168,14 +169,17 @@ def test_what_is_no_item_is_refused(thing):
 
 def test_json_has_dates_as_text_and_bytes_as_base64():
     value = {"t": datetime(2026, 1, 2, tzinfo=UTC), "b": b"\xff", "s": "é"}
+    value |= {"d": date(2026, 1, 2), "n": Decimal("1.10")}
 
-    assert values.to_json(value) == '{"t":"2026-01-02T00:00:00Z","b":"/w==","s":"é"}'
+    assert values.to_json(value) == (
+        '{"t":"2026-01-02T00:00:00Z","b":"/w==","s":"é","d":"2026-01-02","n":"1.10"}'
+    )
 
 
 texts = st.text(
     st.characters(codec=None, categories=None) | st.sampled_from("$.%\0\ud800"), max_size=8
 )
-keys = texts | st.sampled_from(["$set", "a.b", "", "$bytes", "$date", "%24", "%", "%naive"])
+keys = texts | st.sampled_from(["$set", "a.b", "", "$bytes", "$date", "%24", "%", "%naive", "%date"])
 leaves = (
     st.none()
     | st.booleans()
