@@ -26,7 +26,7 @@ _NO_OPTIONS = (None,) * len(arguments.OPTIONS)
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
 
-class Request:
+class Request(values.FileSource):
     """A URL to fetch, and the spider's method that parses the page.
 
     - *callback*, *errback*: a method of the spider, or the method's name. The ledger stores the
@@ -39,7 +39,7 @@ class Request:
     - *browser*: whether to render the page in a browser; with None the settings decide.
     - *save_to*: a folder, or an object store such as `s3://bucket/films`. The crawl streams the
       body to a file in the folder *save_to* (`Response.file`). The body may have any type, and any
-      size up to the setting `max_file`.
+      size up to the setting `max_file`. A request with *save_to* may be a value of an item.
     - *truncate*: True cuts a body over `max_body`; False fails the page as `body-too-large`; with
       None the settings decide.
     - *revisit*: the time until the next visit (`"7d"`, seconds, a timedelta), `"adaptive"` or
@@ -267,6 +267,11 @@ class Request:
         twin.changed = self.changed
         twin.options = self.options
         return twin
+
+    @property
+    def saves_file(self) -> bool:
+        """Whether the request has *save_to*."""
+        return self.options.save_to is not None
 
     @property
     def plain_url(self) -> str | None:

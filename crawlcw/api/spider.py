@@ -47,6 +47,8 @@ _SETTABLE_ATTRIBUTES = frozenset({"start_urls", "state"})
 
 #: The attribute with a spider's `RunningCrawl`, which is not part of the spider's fingerprint.
 RUNNING_CRAWL = "__crawl__"
+#: The callback of a request in an item, if the spider names no other callback.
+FILE_CALLBACK = "_file_saved"
 
 
 class RunningCrawl(Protocol):
@@ -189,6 +191,9 @@ class Spider:
         One process at a time calls `login`, before the first page of a session, and again when the
         session was logged out.
         """
+
+    def _file_saved(self, response: Response) -> None:
+        """The callback of a request in an item, unless the request has another callback."""
 
     def on_error(self, request: Request, error: FetchError) -> Any:
         """Called when the crawl gives up *request*; *error.reason* says why.

@@ -18,6 +18,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,7 +31,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
 from crawlcw.api.rules import requests
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, callback_named
+from crawlcw.api.spider import FILE_CALLBACK, Spider, callback_named
 from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
 from crawlcw.crawl.item_keys import DUPLICATE, Keys
 from crawlcw.crawl.kept_state import KeptState
@@ -51,7 +52,7 @@ from crawlcw.model.sanitize import format_frames, printable, text_of
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
-from crawlcw.model.values import InvalidItem, cleaned_item, is_item
+from crawlcw.model.values import InvalidItem, ItemFile, cleaned_item, is_item
 
 #: Maximum delay of a page's Refresh that counts as a link; a longer one may log the visitor out.
 LONGEST_REFRESH = timedelta(seconds=100)
@@ -369,23 +370,50 @@ class CallbackRun:
                 return self._run_hook(hook, product)
             self._keep_item(product)
             return None
+        if self._has_room(product):
+            # Handle a repeated link quickly, because most links of a page occur several times.
+            url = product.plain_url
+            if url is None:
+                self._accept_request(product, depth=self._depth)
+            elif url not in self._drop_reasons:
+                self._drop_reasons[url] = self._accept_request(product, depth=self._depth)
+            elif (reason := self._drop_reasons[url]) is not None:
+                self._drop(product, reason)
+        return None
+
+    def _has_room(self, request: Request) -> bool:
+        """Count a link; if the page has too many links, drop the link and return False."""
         self._link_count += 1
         max_links = self._runner.scope.max_links
         if self._link_count >= max_links and self._write is None:
             if self.response is not None:
                 self.response.following.is_over = True
             if self._link_count > max_links:
-                self._drop(product, TOO_MANY_LINKS)
-                return None
-        # Handle a repeated link quickly, because most links of a page occur several times.
-        url = product.plain_url
-        if url is None:
-            self._accept_request(product)
-        elif url not in self._drop_reasons:
-            self._drop_reasons[url] = self._accept_request(product)
-        elif (reason := self._drop_reasons[url]) is not None:
-            self._drop(product, reason)
-        return None
+                self._drop(request, TOO_MANY_LINKS)
+                return False
+        return True
+
+    def _file_of(self, source: Request) -> ItemFile:
+        """Make the task of a request in an item, and return the item's value for its file."""
+        # Change a copy, because the spider may use its request again.
+        request = copy(source)
+        if request.callback == "parse":
+            request.callback = FILE_CALLBACK
+        reason: str | None = TOO_MANY_LINKS
+        if self._has_room(request):
+            # The file has the depth of the item's page: `max_depth` must not cut an item in two.
+            reason = self._accept_request(request, depth=self._task.depth)
+        identity = request.locate(self._salt(request))
+        if reason is not None or isinstance(identity, Refusal):
+            return ItemFile(values.text(request.url), task_id=None, reason=str(reason))
+        location, task_id = identity
+        return ItemFile(location.url, task_id=task_id)
+
+    def _salt(self, request: Request) -> bytes:
+        """Return the salt of a request's task, see `Request.identity`."""
+        # Identify a request with `dont_filter` by its position in the page, because a page that is
+        # parsed again yields its requests in the same order.
+        return b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
 
     def _follow_refresh(self, response: Response) -> None:
         """Follow a page's Refresh (header or meta tag) as a link that has the page's callback."""
@@ -397,12 +425,9 @@ class CallbackRun:
             return
         self._accept(response.request.retargeted(refresh.url))
 
-    def _accept_request(self, request: Request) -> str | None:
+    def _accept_request(self, request: Request, *, depth: int) -> str | None:
         """Make a task from a request; return the reason to drop later equal requests, or None."""
-        # Identify a request with `dont_filter` by its position in the page, because a page that is
-        # parsed again yields its requests in the same order.
-        salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
-        identity = request.locate(salt)
+        identity = request.locate(self._salt(request))
         if isinstance(identity, Refusal):
             return self._drop(request, identity.reason, where=identity.message)
         location, task_id = identity
@@ -429,7 +454,7 @@ class CallbackRun:
             return self._drop(request, Reason.HOST_FULL)
         self._yielded_ids.add(task_id)
         task = request.task(
-            now=self._now, depth=self._depth, parent=self._task.id, identity=identity
+            now=self._now, depth=depth, parent=self._task.id, identity=identity
         )
         depth_limit = request.options.max_depth
         if depth_limit is None and (depth_limit := self._task.options.max_depth) is not None:
@@ -478,7 +503,7 @@ class CallbackRun:
         if isinstance(product, Request):
             raise SpiderError("item() returned a Request: yield it in the callback")
         try:
-            item = cleaned_item(product)
+            item = cleaned_item(product, file_of=self._file_of)
         except InvalidItemError as error:
             return self._refuse_item(error)
         if self._runner.keys is None or (key := self._runner.keys.key_of(item)) is None:

@@ -427,6 +427,8 @@ def info_of(response: Response) -> ResponseInfo:
         etag=etag and printable(etag),
         last_modified=modified and printable(modified),
         truncated=response.truncated,
+        file=None if response.file is None else response.file.path,
+        sha256=None if response.file is None else response.file.sha256,
     )
 
 

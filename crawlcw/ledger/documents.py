@@ -54,7 +54,8 @@ in place of the value. The stores have no common type for the following values:
     {%date: ISO text}      a date without a time
     {%decimal: text}       a decimal number
 
-An item has the name of its class, if it has one, in `%class`.
+An item has the name of its class, if it has one, in `%class`. The file of a request in an item is
+stored as `{%file: id of the request's task in hexadecimal, or null, url: ..., reason: ...}`.
 
 In keys from a spider or a page, `$`, `.`, NUL and `%` are escaped (`$` as `%24`), because MongoDB
 would read such a key as an operator or as a field path.
@@ -88,9 +89,10 @@ from crawlcw.model.task import (
     Status,
     StoredPage,
     Task,
+    redirect_target,
 )
 from crawlcw.model.transitions import Change, Settlement
-from crawlcw.model.values import ItemFields
+from crawlcw.model.values import ItemFields, ItemFile
 from crawlcw.model.visits import Visit
 
 #: Names of the task fields that `Tasks.page` reads, without the fields for results.
@@ -131,6 +133,8 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 }
 #: Key of the name of an item's class, among the item's fields.
 _CLASS_KEY = "%class"
+#: Key of the id of the task that saves a file of an item.
+_FILE_KEY = "%file"
 _CHARACTER_CODE = re.compile("%([0-9A-F]{2})")
 #: Number of ended workers that the ledger keeps at most; the ledger forgets the oldest.
 KEPT_WORKERS = 1_000
@@ -311,6 +315,27 @@ def record(document: Mapping[str, Any]) -> Record:
     )
 
 
+def leads_to(document: Mapping[str, Any]) -> bytes | None:
+    """Return the id of the task to which a task redirects; see `Record.leads_to`."""
+    response = document.get("response")
+    if not response or (reason := document.get("reason")) is None:
+        return None
+    return redirect_target(Status(document["status"]), Reason(reason), response["final_url"])
+
+
+def file_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an `ItemFile` that the document of the file's task has."""
+    response = document.get("response") or {}
+    path = response.get("file")
+    return {
+        "path": path,
+        "sha256": response.get("sha256"),
+        "size": None if path is None else response["bytes"],
+        "status": Status(document["status"]).name.lower(),
+        "reason": document.get("reason"),
+    }
+
+
 def host_document(host: Host) -> Document:
     """Return the document of a host, without fields that are None, except `owner`."""
     present_fields = {
@@ -483,6 +508,11 @@ def escaped(value: Any) -> Any:
             plain = type(element) is str or type(element) is int  # the most frequent types
             name = key if key.isidentifier() else _escaped_key(key)
             escaped_fields[name] = element if plain else escaped(element)
+        if type(value) is dict:
+            return escaped_fields
+        if isinstance(value, ItemFile):
+            task_id = None if value.task_id is None else value.task_id.hex()
+            return {_FILE_KEY: task_id, "url": value["url"], "reason": value["reason"]}
         if isinstance(value, ItemFields):
             escaped_fields[_CLASS_KEY] = value.item_class
         return escaped_fields
@@ -504,6 +534,11 @@ def unescaped(value: Any) -> Any:
             ((key, text),) = value.items()
             if (decode := _DECODERS.get(key)) is not None:
                 return decode(text)
+        if _FILE_KEY in value:
+            task_id = value[_FILE_KEY]
+            return ItemFile(
+                value["url"], task_id=task_id and bytes.fromhex(task_id), reason=value["reason"]
+            )
         unescaped_fields = {
             _unescaped_key(k): unescaped(v) for k, v in value.items() if k != _CLASS_KEY
         }

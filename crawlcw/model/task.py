@@ -229,6 +229,8 @@ class ResponseInfo:
     etag: str | None = None
     last_modified: str | None = None
     truncated: str | None = None  #: why the body is incomplete; None: a complete body
+    file: str | None = None  #: path of the saved body; None: not saved
+    sha256: str | None = None  #: digest of the saved body, in hexadecimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +246,16 @@ class Record:
     @property
     def leads_to(self) -> bytes | None:
         """The id of the task to which this task's URL redirects; None if it does not redirect."""
-        is_redirect = self.task.status is Status.FINISHED and self.task.reason is Reason.REDIRECT
-        if not is_redirect or self.response is None:
+        response = self.response
+        if response is None:
             return None
-        return task_id(locate(self.response.final_url))
+        return redirect_target(self.task.status, self.task.reason, response.final_url)
+
+
+def redirect_target(status: Status, reason: Reason | None, final_url: str) -> bytes | None:
+    """Return the id of the task to which a task redirects; None if the task does not redirect."""
+    is_redirect = status is Status.FINISHED and reason is Reason.REDIRECT
+    return task_id(locate(final_url)) if is_redirect else None
 
 
 def key_id(key: str) -> bytes:

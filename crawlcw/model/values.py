@@ -13,7 +13,7 @@ import base64
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -56,7 +56,7 @@ _EXPRESSION_BY_CLASS = {
     "Selector": ".get()",
     "SelectorList": ".get() or .getall()",
     "Response": ".url or .text",
-    "Request": ".url",
+    "Request": ".url or a request with save_to",
     "Match": ".group()",
     "coroutine": "to await it",
     "generator": "list(...)",
@@ -142,6 +142,8 @@ def _clean_other(value: object, depth: int) -> Any:
         return Decimal(value) if value.is_finite() else None
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+    if isinstance(value, ItemFile):
+        return value
     fields = parts(value)
     if fields is None and not isinstance(value, list | tuple | set | frozenset):
         return _str(value)
@@ -240,6 +242,47 @@ class ItemFields(dict[str, Any]):
         self.item_class = item_class
 
 
+class FileSource:
+    """Base class of a request, which an item may contain if the request saves a file."""
+
+    __slots__ = ()
+
+    @property
+    def saves_file(self) -> bool:
+        """Whether the response of the request is saved as a file."""
+        raise NotImplementedError
+
+
+class ItemFile(dict[str, Any]):
+    """The file of a request in an item, as a value of the item.
+
+    The ledger stores only `url`, `reason` and the id of the request's task. `Queries` fills in the
+    other fields from that task.
+    """
+
+    __slots__ = ("task_id",)
+
+    def __init__(self, url: str, *, task_id: bytes | None, reason: str | None = None) -> None:
+        """*task_id* is None if the crawl has dropped the request, for *reason*."""
+        super().__init__(url=url, path=None, sha256=None, size=None, status=None, reason=reason)
+        self.task_id = task_id
+
+
+def files_of(fields: Mapping[str, Any]) -> Iterator[ItemFile]:
+    """Yield the files in the fields of an item that a ledger has returned."""
+    if _PLAIN_TYPES.issuperset(map(type, fields.values())):
+        return
+    stack: list[Any] = list(fields.values())
+    while stack:
+        value = stack.pop()
+        if isinstance(value, ItemFile):
+            yield value
+        elif isinstance(value, dict):
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
+
+
 class InvalidItem:
     """Stands for an item that `Response.extract` could not make, until the callback yields it.
 
@@ -258,11 +301,14 @@ class InvalidItem:
     __getattr__ = __setattr__ = __getitem__ = __setitem__ = _use
 
 
-def cleaned_item(item: object) -> dict[str, Any]:
+def cleaned_item(
+    item: object, *, file_of: Callable[[Any], ItemFile] | None = None
+) -> dict[str, Any]:
     """Return an item of a spider as a clean dictionary, or as `ItemFields` if it has a class.
 
-    Raises `InvalidItemError` if `parts` finds no fields in *item*, or if a value has an unknown
-    type.
+    *file_of* returns the value for a request in the item that saves a file; if *file_of* is None,
+    an item must not contain such a request. Raises `InvalidItemError` if `parts` finds no fields in
+    *item*, or if a value has an unknown type.
     """
     fields = item if type(item) is dict else parts(item)
     if fields is None:
@@ -272,8 +318,13 @@ def cleaned_item(item: object) -> dict[str, Any]:
             "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
             + ("; use `yield from` for a collection of them" if is_iterable else "")
         )
-    check(fields)
-    cleaned = clean(fields)
+    sources: list[FileSource] = []
+    check(fields, None if file_of is None else sources)
+    if sources and file_of is not None:
+        files = {id(source): file_of(source) for source in sources}
+        cleaned = clean(_with_files(fields, files))
+    else:
+        cleaned = clean(fields)
     assert isinstance(cleaned, dict)
     if fields is not item:
         return ItemFields(cleaned, item_class=text(type(item).__name__))
@@ -282,19 +333,33 @@ def cleaned_item(item: object) -> dict[str, Any]:
     return cleaned
 
 
+def _with_files(value: Any, files: Mapping[int, ItemFile], *, depth: int = 0) -> Any:
+    """Return a copy of *value*, with files in place of the requests with these ids."""
+    if isinstance(value, FileSource) or depth > MAX_DEPTH:
+        return files.get(id(value), value)
+    if isinstance(value, _COLLECTION_TYPES):
+        return [_with_files(member, files, depth=depth + 1) for member in value]
+    if (fields := parts(value)) is None:
+        return value
+    return {name: _with_files(field, files, depth=depth + 1) for name, field in fields.items()}
+
+
 def is_item(thing: object) -> bool:
     """Return whether *thing* has named fields, so that it can be an item."""
     return parts(thing) is not None
 
 
-def check(fields: Mapping[Any, Any]) -> None:
-    """Raise `InvalidItemError` for a value of an unknown type; the error shows the value's path."""
+def check(fields: Mapping[Any, Any], sources: list[FileSource] | None = None) -> None:
+    """Raise `InvalidItemError` for a value of an unknown type; the error shows the value's path.
+
+    If *sources* is a list, requests that save files are valid values, and are added to the list.
+    """
     for name, value in fields.items():
         if type(value) not in _PLAIN_TYPES:
-            _check(value, printable(name), depth=1)
+            _check(value, printable(name), sources, depth=1)
 
 
-def _check(value: object, path: str, *, depth: int) -> None:
+def _check(value: object, path: str, sources: list[FileSource] | None, *, depth: int) -> None:
     kind = type(value)
     if kind in _PLAIN_TYPES or depth >= MAX_DEPTH:
         return
@@ -302,18 +367,21 @@ def _check(value: object, path: str, *, depth: int) -> None:
         assert isinstance(value, Iterable)
         for number, member in enumerate(value):
             if type(member) not in _PLAIN_TYPES:
-                _check(member, f"{path}[{number}]", depth=depth + 1)
+                _check(member, f"{path}[{number}]", sources, depth=depth + 1)
         return
     if isinstance(value, _STORED_TYPES) or _module(kind) in _READABLE:
         return
     if any(_module(base) in _WITH_TEXT for base in kind.__mro__):
         return
+    if sources is not None and isinstance(value, FileSource) and value.saves_file:
+        return sources.append(value)
     fields = parts(value)
     if fields is None:
         raise InvalidItemError(_sentence(kind, path))
     for name, member in fields.items():
         if type(member) not in _PLAIN_TYPES:
-            _check(member, f"{path}.{printable(name)}", depth=depth + 1)
+            _check(member, f"{path}.{printable(name)}", sources, depth=depth + 1)
+    return None
 
 
 def _module(kind: type) -> str:

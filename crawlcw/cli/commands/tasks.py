@@ -97,8 +97,9 @@ async def _task_json(ledger: Ledger, record: Record, items: bool) -> str:
     """Return a task as a JSON object; if *items* is true, the object also has the task's items."""
     fields = _fields(record)
     if items:
-        full_record = await ledger.tasks.get(record.task.id)
-        fields["items"] = list(record.items if full_record is None else full_record.items)
+        full_record = await ledger.tasks.get(record.task.id) or record
+        await ledger.queries.fill_files(full_record.items)
+        fields["items"] = list(full_record.items)
     return escaping.visible(values.to_json(fields))
 
 
@@ -176,6 +177,7 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
         record = await ledger.tasks.get(ids[0])
         if record is None:
             await _explain_unknown(subject.reference, key, ledger, as_json=as_json)
+        await ledger.queries.fill_files(record.items)
         parent_urls = [task.url async for task in pages_above(ledger, record.task)]
         next_records = [next_record async for next_record in pages_ahead(ledger, record)]
     if as_json:
@@ -253,6 +255,8 @@ def _attempts(record: Record) -> Iterator[str]:
         )
         if response.final_url != record.task.url and record.leads_to is None:
             yield printable(f"  it was at {response.final_url}", limit=2000)
+        if response.file is not None:
+            yield printable(f"  saved to {response.file}", limit=2000)
     if (body := record.task.stored) is not None:
         yield printable(f"  its body is in {body.file}, {body.length:,} bytes at {body.offset:,}")
     for claim in record.trace:
