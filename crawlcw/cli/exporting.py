@@ -19,12 +19,13 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
     return click.option(
         "-o",
         "outputs",
-        metavar="FILE",
+        metavar="FILE[:CLASS]",
         multiple=True,
         required=required,
         callback=_targets,
         help=f"{about} a path that ends in .jsonl, .json, .csv or .parquet, optionally with .gz or "
-        ".zst; or - for JSON Lines on stdout, or -:csv for CSV on stdout. May be repeated.",
+        ".zst; or - for JSON Lines on stdout, or -:csv for CSV on stdout. :CLASS selects the items "
+        "of one class. May be repeated.",
     )
 
 

@@ -453,9 +453,7 @@ class CallbackRun:
         if location.host in scope.full:
             return self._drop(request, Reason.HOST_FULL)
         self._yielded_ids.add(task_id)
-        task = request.task(
-            now=self._now, depth=depth, parent=self._task.id, identity=identity
-        )
+        task = request.task(now=self._now, depth=depth, parent=self._task.id, identity=identity)
         depth_limit = request.options.max_depth
         if depth_limit is None and (depth_limit := self._task.options.max_depth) is not None:
             task = replace(task, options=replace(task.options, max_depth=depth_limit))

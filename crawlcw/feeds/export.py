@@ -16,7 +16,7 @@ from crawlcw.errors import UsageError
 from crawlcw.feeds import forms
 from crawlcw.feeds.output import Output
 from crawlcw.feeds.target import Target
-from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Dimension, ItemRow, Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record, Status
 
@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 #: Number of items after which the export lets other tasks of the event loop run.
 _BATCH_SIZE = 1_000
+#: The class of an item that the spider yielded as a mapping.
+MAPPING = "dict"
+#: Number and length of the names in an error.
+_MAX_NAMES, _MAX_NAME_LENGTH = 20, 60
 #: Seconds between two polls of the ledger.
 _POLL_INTERVAL_S = 1.0
 #: Each poll reads the outcomes of this last period, because outcomes may reach the ledger late.
@@ -37,6 +41,7 @@ class ItemSelection:
     fields: Sequence[str] | None = None  #: fields to write, in the order of writing; None: all
     with_meta: bool = False  #: whether to add the page's `_url` and `_fetched_at`
     fetched_since: datetime | None = None  #: oldest fetch time of exported pages; None: any
+    callback: str | None = None  #: callback of the items' pages; None: any
     versions: bool = False  #: whether to export the items of a page's earlier visits too
     defuse: bool = True  #: whether to escape CSV cells that look like formulas
 
@@ -50,12 +55,14 @@ async def export(
 ) -> int:
     """Write the items to all *targets*; return the number of items.
 
-    Each target gets all items or none; `-` is *stdout*. Raises `UsageError` if a target cannot be
-    written. If a writer of another package fails, the export first completes the other targets, and
-    then raises the error.
+    Each target gets all items of its class or is not written; `-` is *stdout*. Raises `UsageError`
+    if a target cannot be written, or if no task has the callback or no item a field of *selection*.
+    If no item has the class of a target, or if a writer of another package fails, the export first
+    completes the other targets, and then raises the error.
     """
+    await _check_callback(ledger, selection)
     count = 0
-    unseen_fields, names = set(selection.fields or ()), set[str]()
+    fields = _FieldCheck(selection)
     columns = selection.fields
     if columns is not None and selection.with_meta:
         columns = [*columns, "_url", "_fetched_at"]
@@ -63,30 +70,106 @@ async def export(
         Output(target, columns=columns, defuse=selection.defuse, stdout=stdout)
         for target in targets
     ]
+    outputs_by_class: dict[str, list[Output]] = {}
     with ExitStack() as stack:
         for output in outputs:
             stack.enter_context(output)
         async for row in _rows(ledger, selection):
-            item = fields_of(row, selection)
-            if unseen_fields:
-                unseen_fields -= item.keys()
-                names.update(row.item if count < _BATCH_SIZE else ())
-            for output in outputs:
-                output.write(item)
-            count += 1
+            item_class = row.item_class or MAPPING
+            if (takers := outputs_by_class.get(item_class)) is None:
+                takers = [output for output in outputs if output.target.takes(item_class)]
+                outputs_by_class[item_class] = takers
+                for output in takers:
+                    output.classes.append(item_class)
+            if takers:
+                item = fields_of(row, selection)
+                fields.note(row.item)
+                for output in takers:
+                    output.write(item)
+                count += 1
             if count % _BATCH_SIZE == 0:
                 # Let the event loop handle signals, because a ledger in memory never waits.
                 await asyncio.sleep(0)
+        fields.check()
         for output in outputs:
-            output.finish()
-    for name in sorted(unseen_fields if count else ()):
-        close_names = difflib.get_close_matches(name, names, n=1)
-        hint = f": did you mean {close_names[0]}?" if close_names else ""
-        message = f"no exported item has the field {name!r}{hint}"
-        logger.warning("%s", printable(message), extra={"event": "no_such_field", "field": name})
+            _finish(output, outputs_by_class)
     if failures := [output.failure for output in outputs if output.failure]:
         raise UsageError("; ".join(failures))
     return count
+
+
+def _finish(output: Output, classes: Collection[str]) -> None:
+    """Complete an output; discard it if no item has its class, although items have *classes*."""
+    if classes and not output.classes:
+        output.discard(_no_class(output.target, classes))
+    output.finish()
+    if output.is_table and len(output.classes) > 1:
+        _advise_class(output)
+
+
+class _FieldCheck:
+    """Finds the fields of a selection that no exported item has."""
+
+    def __init__(self, selection: ItemSelection) -> None:
+        self._unseen = set(selection.fields or ())
+        self._names: dict[str, None] = {}
+        self._count = 0
+
+    def note(self, item: Mapping[str, Any]) -> None:
+        """Note the fields of an exported item."""
+        if not self._unseen:
+            return
+        self._unseen -= item.keys()
+        self._count += 1
+        if self._count <= _BATCH_SIZE:  # bounds the memory for names that pages make up
+            self._names.update(dict.fromkeys(item))
+
+    def check(self) -> None:
+        """Raise `UsageError` if items were exported, and none of them has one of the fields."""
+        if self._unseen and self._count:
+            name = min(self._unseen)
+            raise UsageError(
+                f"no exported item has the field {name!r}: {_alternatives(name, self._names)}"
+            )
+
+
+async def _check_callback(ledger: Ledger, selection: ItemSelection) -> None:
+    """Raise `UsageError` if the ledger has tasks, but none with the callback of *selection*."""
+    if selection.callback is not None:
+        names = [str(group.value) for group in await ledger.groups.by(Dimension.CALLBACK)]
+        if names and selection.callback not in names:
+            alternatives = _alternatives(selection.callback, names)
+            raise UsageError(f"no task has the callback {selection.callback!r}: {alternatives}")
+
+
+def _no_class(target: Target, classes: Collection[str]) -> str:
+    name = target.item_class or ""
+    return (
+        f"{target.name} is not written, because no exported item has the class {name!r}: "
+        f"{_alternatives(name, classes)}"
+    )
+
+
+def _alternatives(name: str, names: Collection[str]) -> str:
+    """Return the end of an error: the name that resembles *name*, and all *names* that exist."""
+    # Names of fields may be crawled text.
+    shown_names = [printable(known_name, limit=_MAX_NAME_LENGTH) for known_name in names]
+    close_names = difflib.get_close_matches(name, shown_names, n=1)
+    hint = f"did you mean {close_names[0]}? " if close_names else ""
+    rest = ", ..." if len(shown_names) > _MAX_NAMES else ""
+    return f"{hint}there are {', '.join(shown_names[:_MAX_NAMES])}{rest}"
+
+
+def _advise_class(output: Output) -> None:
+    location, names = output.target.location, sorted(output.classes)
+    argument = f"-:{output.target.format}" if output.target.is_stdout else location
+    logger.warning(
+        "%s mixes the columns of %s: -o %s:CLASS writes the items of one class",
+        output.target.name,
+        ", ".join(printable(name) for name in names),
+        argument,
+        extra={"event": "mixed_classes", "classes": len(names)},
+    )
 
 
 def check(targets: Sequence[Target]) -> None:
@@ -107,9 +190,8 @@ async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemR
         # The query may return tasks without new items, because a visit of an unchanged page changes
         # only the task's status. The query misses no new items, because each fetch changes the
         # task's status.
-        rows = ledger.queries.items(
-            None if fetched_since is None else TaskFilter(changed_since=fetched_since)
-        )
+        task_filter = TaskFilter(changed_since=fetched_since, callback=selection.callback)
+        rows = ledger.queries.items(None if task_filter == TaskFilter() else task_filter)
     async for row in rows:
         if fetched_since is None or row.fetched_at >= fetched_since:
             yield row
@@ -127,6 +209,7 @@ def fields_of(row: ItemRow, selection: ItemSelection) -> Mapping[str, Any]:
 
 async def follow(
     ledger: Ledger,
+    target: Target,
     selection: ItemSelection,
     *,
     stdout: BinaryIO,
@@ -134,15 +217,27 @@ async def follow(
 ) -> int:
     """Write items to *stdout* as JSON Lines until the ledger is drained; return the item count.
 
-    If a page is fetched again, its items are written again. If the outcome of a page reaches the
-    ledger more than a minute late, the page's items may be missing.
+    Only the class of *target* counts. If a page is fetched again, its items are written again. If
+    the outcome of a page reaches the ledger more than a minute late, the page's items may be
+    missing. Raises `UsageError` at the end if no item has the class or one of the fields.
     """
+    await _check_callback(ledger, selection)
     lines = forms.JsonLines(stdout)
     count = 0
+    fields = _FieldCheck(selection)
+    classes: dict[str, bool] = {}  #: whether *target* takes the items of a class
     async with aclosing(_new_rows(ledger, selection, stdout.flush, poll_interval_s)) as rows:
         async for row in rows:
-            lines.write(fields_of(row, selection))
-            count += 1
+            item_class = row.item_class or MAPPING
+            if item_class not in classes:
+                classes[item_class] = target.takes(item_class)
+            if classes[item_class]:
+                fields.note(row.item)
+                lines.write(fields_of(row, selection))
+                count += 1
+    if classes and not any(classes.values()):
+        raise UsageError(_no_class(target, classes))
+    fields.check()
     return count
 
 
@@ -150,7 +245,11 @@ async def _new_rows(
     ledger: Ledger, selection: ItemSelection, on_poll: Callable[[], None], interval: float
 ) -> AsyncGenerator[ItemRow, None]:
     """Yield items, and call *on_poll* after each poll of the ledger."""
-    finished = TaskFilter(statuses=(Status.FINISHED,), changed_since=selection.fetched_since)
+    finished = TaskFilter(
+        statuses=(Status.FINISHED,),
+        changed_since=selection.fetched_since,
+        callback=selection.callback,
+    )
     start = ledger.now() - _MAX_DELAY
     async for row in ledger.queries.items(replace(finished, changed_before=start)):
         yield row
@@ -186,6 +285,7 @@ async def _items(ledger: Ledger, record: Record) -> list[ItemRow]:
     full_record = await ledger.tasks.get(record.task.id)
     if full_record is None:
         return []
+    await ledger.queries.fill_files(full_record.items)
     url = full_record.response.final_url if full_record.response else full_record.task.url
     return [
         ItemRow(item=item, url=url, fetched_at=full_record.task.update_time)

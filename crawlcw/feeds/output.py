@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from crawlcw.errors import UsageError
-from crawlcw.feeds.forms import Csv, writer_class
+from crawlcw.feeds.forms import Csv, Table, writer_class
 from crawlcw.feeds.target import Target, naming, opened
 from crawlcw.model.sanitize import describe_error
 
@@ -29,8 +29,9 @@ class Output:
         defuse: bool,
         stdout: BinaryIO,
     ) -> None:
-        self.failure: str | None = None  #: the error of another package's writer
-        self._target = target
+        self.failure: str | None = None  #: why the target is not written, or None
+        self.target = target
+        self.classes: list[str] = []  #: the classes of the written items
         self._options: dict[str, Any] = {"columns": columns}
         self._stdout = stdout
         self._resources = ExitStack()
@@ -39,7 +40,7 @@ class Output:
             self._options["defuse"] = defuse
 
     def __enter__(self) -> Self:
-        stream = self._resources.enter_context(opened(self._target, stdout=self._stdout))
+        stream = self._resources.enter_context(opened(self.target, stdout=self._stdout))
         with self._caught():
             self._writer = self._writer_class(stream, **self._options)
             self._resources.callback(self._writer.close)
@@ -66,21 +67,31 @@ class Output:
             with self._caught():
                 self._writer.finish()
 
+    @property
+    def is_table(self) -> bool:
+        """Whether all items share one set of columns."""
+        return isinstance(self._writer_class, type) and issubclass(self._writer_class, Table)
+
+    def discard(self, failure: str) -> None:
+        """End this output without its file, and keep an earlier file; *failure* is the reason."""
+        self.failure = failure
+        error = UsageError(failure)
+        with suppress(Exception):
+            self._resources.__exit__(UsageError, error, None)
+
     @contextmanager
     def _caught(self) -> Iterator[None]:
         """If a foreign writer raises an error in the block, catch it and discard the file."""
         try:
-            with naming(self._target):
+            with naming(self.target):
                 yield
         except (UsageError, BrokenPipeError):
             raise
         except Exception as error:
             if self._writer_class.__module__.startswith("crawlcw."):
                 raise
-            self.failure = (
-                f"cannot write {self._target.location}: the feed {self._target.format!r} failed: "
+            logger.debug("a feed failed", exc_info=True, extra={"event": "feed_failed"})
+            self.discard(
+                f"cannot write {self.target.location}: the feed {self.target.format!r} failed: "
                 f"{describe_error(error)}"
             )
-            logger.debug("a feed failed", exc_info=True, extra={"event": "feed_failed"})
-            with suppress(Exception):
-                self._resources.__exit__(type(error), error, error.__traceback__)

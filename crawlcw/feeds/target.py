@@ -6,10 +6,11 @@ and the compression.
 
 import gzip
 import os
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -39,6 +40,7 @@ class Target:
     location: str  #: a path, a URL such as `s3://bucket/key`, or `-` for stdout
     format: str  #: one of `format_names`
     compression: str | None = None  #: `gzip`, `zstd` or None
+    item_class: str | None = None  #: name of the class of the items to write; None: all items
 
     @property
     def is_stdout(self) -> bool:
@@ -46,16 +48,42 @@ class Target:
         return self.location == STDOUT
 
     @property
+    def name(self) -> str:
+        """The location for a message."""
+        return "stdout" if self.is_stdout else self.location
+
+    @property
     def is_remote(self) -> bool:
         """Whether the location is a URL, which fsspec opens."""
         return is_remote(self.location)
 
+    def takes(self, item_class: str) -> bool:
+        """Return whether the target takes items of a class; the class of a mapping is `dict`.
+
+        The last part of a recorded name is enough: `Book` takes `shop.items:Book` too.
+        """
+        return self.item_class in (None, item_class, re.split("[:.]", item_class)[-1])
+
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Return the target for *text*, a path or URL with an extension, `-`, or `-:FORMAT`.
+        """Return the target for *text*: a path or URL with an extension, `-`, or `-:FORMAT`.
 
-        Raises `UsageError` for an unknown extension, and for a path that this user cannot access.
+        `:CLASS` may follow each of them, except `-`. A path may contain colons too, so *text* has a
+        class only if it is no target as a whole. Raises `UsageError` for an unknown extension, and
+        for a path that this user cannot access.
         """
+        try:
+            return cls._without_class(text)
+        except UsageError:
+            for colon in re.finditer(":", text):
+                location, item_class = text[: colon.start()], text[colon.end() :]
+                if item_class and "/" not in item_class and location != STDOUT:
+                    with suppress(UsageError):
+                        return replace(cls._without_class(location), item_class=item_class)
+            raise
+
+    @classmethod
+    def _without_class(cls, text: str) -> "Target":
         name, colon, form = text.partition(":")
         if name == STDOUT and (colon or not form):
             form = form if colon else "jsonl"
@@ -132,8 +160,7 @@ def naming(target: Target) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        name = "stdout" if target.is_stdout else target.location
-        raise UsageError(f"cannot write {name}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write {target.name}: {error.strerror or error}") from error
 
 
 @contextmanager

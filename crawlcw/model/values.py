@@ -132,12 +132,8 @@ def _clean_other(value: object, depth: int) -> Any:
         return text(str(value))
     if isinstance(value, bool | int | float):
         return clean(int(value) if isinstance(value, int) else float(value))
-    if isinstance(value, datetime):
-        return _moment(value)
-    if isinstance(value, date):
-        return date(value.year, value.month, value.day)
-    if isinstance(value, time):
-        return value.isoformat()
+    if isinstance(value, date | time):
+        return _clean_time(value)
     if isinstance(value, Decimal):
         return Decimal(value) if value.is_finite() else None
     if isinstance(value, bytes | bytearray | memoryview):
@@ -153,6 +149,14 @@ def _clean_other(value: object, depth: int) -> Any:
         return {_key(k): clean(v, depth=depth + 1) for k, v in fields.items()}
     assert isinstance(value, Iterable)
     return [clean(member, depth=depth + 1) for member in value]
+
+
+def _clean_time(value: date | time) -> Any:
+    if isinstance(value, datetime):
+        return _moment(value)
+    if isinstance(value, date):
+        return date(value.year, value.month, value.day)
+    return value.isoformat()
 
 
 def _moment(value: datetime) -> datetime:
@@ -362,17 +366,17 @@ def check(fields: Mapping[Any, Any], sources: list[FileSource] | None = None) ->
 def _check(value: object, path: str, sources: list[FileSource] | None, *, depth: int) -> None:
     kind = type(value)
     if kind in _PLAIN_TYPES or depth >= MAX_DEPTH:
-        return
+        return None
     if isinstance(value, _COLLECTION_TYPES) and kind.__name__ != "SelectorList":
         assert isinstance(value, Iterable)
         for number, member in enumerate(value):
             if type(member) not in _PLAIN_TYPES:
                 _check(member, f"{path}[{number}]", sources, depth=depth + 1)
-        return
+        return None
     if isinstance(value, _STORED_TYPES) or _module(kind) in _READABLE:
-        return
+        return None
     if any(_module(base) in _WITH_TEXT for base in kind.__mro__):
-        return
+        return None
     if sources is not None and isinstance(value, FileSource) and value.saves_file:
         return sources.append(value)
     fields = parts(value)

@@ -5,8 +5,11 @@ import io
 import json
 
 from crawlcw.feeds.export import ItemSelection, follow
+from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 from tests.support.ledgers import FakeClock, claimed, make_tasks, success
+
+STDOUT = Target.parse("-")
 
 
 class Pipe(io.BytesIO):
@@ -40,7 +43,7 @@ async def test_each_item_is_written_once_until_the_ledger_is_drained(
     await record(ledger, clock, 2, 2)
     pipe = Pipe()
     following = asyncio.create_task(
-        follow(ledger, ItemSelection(), stdout=pipe, poll_interval_s=0.001)
+        follow(ledger, STDOUT, ItemSelection(), stdout=pipe, poll_interval_s=0.001)
     )
 
     async with asyncio.timeout(60):
@@ -68,6 +71,7 @@ async def test_what_is_older_than_wanted_is_left_out(ledger: Ledger, clock: Fake
     await record(ledger, clock, 2, 2)
     pipe = Pipe()
 
-    await follow(ledger, ItemSelection(fetched_since=since), stdout=pipe, poll_interval_s=0.001)
+    selection = ItemSelection(fetched_since=since)
+    await follow(ledger, STDOUT, selection, stdout=pipe, poll_interval_s=0.001)
 
     assert pipe.numbers == [2, 3]

@@ -35,8 +35,32 @@ def test_the_extension_says_the_form(text: str, format_: str, compression: str |
 
 
 @pytest.mark.parametrize(
+    ("text", "location", "item_class"),
+    [
+        ("books.csv:Book", "books.csv", "Book"),
+        ("books.csv.gz:shop.items:Tool", "books.csv.gz", "shop.items:Tool"),
+        ("s3://bucket/x.csv", "s3://bucket/x.csv", None),
+        ("s3://bucket/x.csv:Book", "s3://bucket/x.csv", "Book"),
+        ("gs://u:p@bucket:1/a.csv:b.csv", "gs://u:p@bucket:1/a.csv:b.csv", None),
+        (r"C:\data\x.csv", r"C:\data\x.csv", None),
+        (r"C:\data\x.csv:Book", r"C:\data\x.csv", "Book"),
+        ("12:30.csv", "12:30.csv", None),
+        ("/dev/null:Book", "/dev/null", "Book"),
+        ("-:jsonl:Book", "-", "Book"),
+    ],
+)
+def test_a_class_follows_a_target(text: str, location: str, item_class: str | None):
+    target = Target.parse(text)
+
+    assert (target.location, target.item_class) == (location, item_class)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("books.csv:", "'books.csv:' has no known format"),
+        ("books.csv:a/b", "'books.csv:a/b' has no known format"),
+        ("-:Book", "'Book' is not a format"),
         ("books.xlsx", "'books.xlsx' has no known format"),
         ("books", "'books' has no known format"),
         (".gz", "'.gz' has no known format"),

@@ -179,7 +179,9 @@ def test_json_has_dates_as_text_and_bytes_as_base64():
 texts = st.text(
     st.characters(codec=None, categories=None) | st.sampled_from("$.%\0\ud800"), max_size=8
 )
-keys = texts | st.sampled_from(["$set", "a.b", "", "$bytes", "$date", "%24", "%", "%naive", "%date"])
+keys = texts | st.sampled_from(
+    ["$set", "a.b", "", "$bytes", "$date", "%24", "%", "%naive", "%date"]
+)
 leaves = (
     st.none()
     | st.booleans()
