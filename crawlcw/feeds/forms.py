@@ -32,7 +32,7 @@ class FeedWriter(Protocol):
     """
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Write the next item, whose values are JSON values, dates or bytes.
+        """Write the next item, whose values are JSON values, times, dates, decimals or bytes.
 
         Two items may have different fields.
         """
@@ -103,7 +103,7 @@ class Table(JsonLines):
         self._file.write(values.to_json(item) + "\n")
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows; they come from JSON, so dates and bytes are texts."""
+        """Yield the rows; they come from JSON, so times, dates, decimals and bytes are texts."""
         self._file.flush()
         self._file.seek(0)
         for line in self._file:
@@ -174,7 +174,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     encoded = values.to_json(value)
-    # JSON encodes dates and bytes as strings, so remove the quotes.
+    # JSON encodes times, dates, decimals and bytes as strings, so remove the quotes.
     return encoded[1:-1] if encoded.startswith('"') else encoded
 
 

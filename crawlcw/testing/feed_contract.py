@@ -13,7 +13,8 @@ Any test runner can run the tests.
 import copy
 import io
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 from crawlcw.feeds.forms import FeedWriter
@@ -22,6 +23,7 @@ from crawlcw.feeds.forms import FeedWriter
 _ITEMS: list[dict[str, Any]] = [
     {"title": 'a "quoted", <b>&amp;</b>\r\nline\x00\x1b', "price": 3, "tags": ["a", "b"]},
     {"title": "é\u202e\U0001f600", "price": 2.5, "when": datetime(2026, 1, 2, tzinfo=UTC)},
+    {"price": Decimal("1.50"), "day": date(2026, 1, 2)},
     {"price": None, "raw": b"\x00\xff", "deep": {"k": [1, None, {}]}, "": True, "a b": -(1 << 63)},
     {},
 ]

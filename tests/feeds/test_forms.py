@@ -4,7 +4,8 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from pyarrow import parquet
 
 from crawlcw.feeds import forms
 from crawlcw.feeds.forms import writer_class
+from crawlcw.model import values
 
 pytestmark = pytest.mark.quick
+
+NAIVE = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  # tested on purpose
 
 ITEMS: list[dict[str, Any]] = [
     {"title": 'A "quoted", comma\nand a line', "price": 3, "tags": ["a", "b"]},
@@ -118,11 +122,11 @@ def test_a_parquet_column_has_the_type_that_all_its_values_have():
         "mixed": "string",
         "share": "double",
         "flag": "bool",
-        "deep": "string",
+        "deep": "struct<a: int64>",
     }
     assert read.num_rows == len(items)
     last = read.to_pylist()[-1]
-    assert last == {"n": None, "mixed": None, "share": 1.0, "flag": True, "deep": '{"a":1}'}
+    assert last == {"n": None, "mixed": None, "share": 1.0, "flag": True, "deep": {"a": 1}}
     assert read.column("mixed").to_pylist()[:3] == ["0", "1", "2"]
 
 
@@ -132,6 +136,59 @@ def test_a_parquet_column_keeps_each_digit_of_an_integer_beside_fractions():
     read = parquet.read_table(io.BytesIO(written("parquet", items)))
 
     assert read.to_pydict() == {"n": ["9223372036854775807", "0.5"], "m": [2.0, 0.5]}
+
+
+#: Values of a column, the type of the column, and the values that a reader gets, if they differ.
+TYPED: list[tuple[list[Any], str, list[Any] | None]] = [
+    ([Decimal("1.20"), None, Decimal(-3)], "decimal128(18, 2)", None),
+    ([Decimal("0.1"), 12], "decimal128(18, 1)", None),
+    ([Decimal(10**18), Decimal("0.5")], "decimal128(38, 1)", None),
+    ([Decimal("1E+50"), Decimal("0.1")], "string", ["1E+50", "0.1"]),
+    ([Decimal("0.1"), 0.1], "string", ["0.1", "0.1"]),
+    ([date(2026, 1, 2), date.min, date.max], "date32[day]", None),
+    ([datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)], "timestamp[us, tz=UTC]", None),
+    ([NAIVE, NAIVE.replace(year=9999)], "timestamp[us]", None),
+    ([NAIVE, date(2026, 1, 2)], "string", ["2026-01-02T03:04:05", "2026-01-02"]),
+    ([b"\x00\xff", b""], "binary", None),
+    ([b"\x00", "a"], "string", ["AA==", "a"]),
+    ([["a", None], []], "list<element: string>", None),
+    ([[], None], "list<element: string>", None),
+    ([[1], ["a"]], "list<element: string>", [["1"], ["a"]]),
+    ([[1], "a"], "string", ["[1]", "a"]),
+    (
+        [{"a": 1, "b": [Decimal("1.5")]}, {"c": date(2026, 1, 2)}],
+        "struct<a: int64, b: list<element: decimal128(18, 1)>, c: date32[day]>",
+        [
+            {"a": 1, "b": [Decimal("1.5")], "c": None},
+            {"a": None, "b": None, "c": date(2026, 1, 2)},
+        ],
+    ),
+    ([{}], "string", ["{}"]),
+    ([{str(n): 1} for n in range(101)], "string", [f'{{"{n}":1}}' for n in range(101)]),
+    ([{"": {"a.b": 1}}], "struct<: struct<a.b: int64>>", None),
+]
+
+
+@pytest.mark.parametrize(("column", "type_", "expected"), TYPED)
+def test_a_parquet_column_has_a_type_for_each_value_of_an_item(
+    column: list[Any], type_: str, expected: list[Any] | None
+):
+    items = [values.clean({"v": value, "n": n}) for n, value in enumerate(column)]
+
+    read = parquet.read_table(io.BytesIO(written("parquet", items)))
+
+    assert str(read.schema.field("v").type) == type_
+    assert read.column("v").to_pylist() == (column if expected is None else expected)
+
+
+def test_a_parquet_column_takes_values_of_any_depth():
+    deep: Any = 1
+    for _ in range(100):
+        deep = [{"a": deep}]
+
+    read = parquet.read_table(io.BytesIO(written("parquet", [values.clean({"v": deep})])))
+
+    assert read.num_rows == 1
 
 
 def test_a_parquet_file_of_no_items_can_be_read():
