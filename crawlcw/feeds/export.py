@@ -161,13 +161,14 @@ def _alternatives(name: str, names: Collection[str]) -> str:
 
 
 def _advise_class(output: Output) -> None:
-    location, names = output.target.location, sorted(output.classes)
-    argument = f"-:{output.target.format}" if output.target.is_stdout else location
+    names = [printable(name) for name in sorted(output.classes)]
+    location = f"-:{output.target.format}" if output.target.is_stdout else output.target.location
     logger.warning(
-        "%s mixes the columns of %s: -o %s:CLASS writes the items of one class",
+        "%s mixes the columns of %s: -o %s:%s writes only the items of one class",
         output.target.name,
-        ", ".join(printable(name) for name in names),
-        argument,
+        ", ".join(names),
+        location,
+        names[0],
         extra={"event": "mixed_classes", "classes": len(names)},
     )
 

@@ -200,7 +200,7 @@ async def test_a_table_of_several_classes_gets_advice(
     (message,) = caplog.messages
     assert message == (
         f"{tmp_path}/a.csv mixes the columns of Book, Image, dict, shop.items:Tool: "
-        f"-o {tmp_path}/a.csv:CLASS writes the items of one class"
+        f"-o {tmp_path}/a.csv:Book writes only the items of one class"
     )
 
 
