@@ -42,7 +42,6 @@ async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
         # Read each task's record, because the records of a listing lack the items.
         record = await ledger.tasks.get(next_position.id)
         if record is not None and record.items:
-            await ledger.queries.fill_files(record.items)
             tasks.append(
                 {**link_to(record.task), **fields(record.task, "update_time"), **items_of(record)}
             )

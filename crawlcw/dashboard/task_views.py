@@ -37,7 +37,6 @@ def task_row(record: Record) -> dict[str, Any]:
 async def task_details(ledger: Ledger, record: Record) -> dict[str, Any]:
     """Return all fields of a task, and the chain of pages that links to the task."""
     task, tracked_fields = record.task, record.task.carried
-    await ledger.queries.fill_files(record.items)
     details: dict[str, Any] = {
         **task_row(record),
         "tracked": tracked_fields is not None,

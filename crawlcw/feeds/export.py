@@ -286,7 +286,6 @@ async def _items(ledger: Ledger, record: Record) -> list[ItemRow]:
     full_record = await ledger.tasks.get(record.task.id)
     if full_record is None:
         return []
-    await ledger.queries.fill_files(full_record.items)
     url = full_record.response.final_url if full_record.response else full_record.task.url
     return [
         ItemRow(item=item, url=url, fetched_at=full_record.task.update_time)

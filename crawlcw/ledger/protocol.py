@@ -83,7 +83,10 @@ class Tasks(Protocol):
         """
 
     async def get(self, task_id: bytes) -> Record | None:
-        """Return the whole record of a task, or None if the task does not exist."""
+        """Return the whole record of a task, or None if the task does not exist.
+
+        The files in the record's items have the present state of the files' tasks.
+        """
 
 
 class Leases(Protocol):

@@ -12,7 +12,6 @@ from collections.abc import (
     Collection,
     Coroutine,
     Iterable,
-    Mapping,
     Sequence,
 )
 from contextlib import aclosing
@@ -24,6 +23,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.choosing import SCAN_LIMIT, batches, listed, resumed, walk, where_of
 from crawlcw.ledger.documents import Document
+from crawlcw.ledger.item_files import fill_files
 from crawlcw.ledger.port import Among, LedgerTables, Path, Store, Where, Within
 from crawlcw.ledger.values import (
     Count,
@@ -36,7 +36,6 @@ from crawlcw.ledger.values import (
     largest_first,
 )
 from crawlcw.model.task import Record, Status
-from crawlcw.model.values import ItemFile, files_of
 
 #: Maximum number of tasks that `count` examines if no index has all fields of the filter.
 COUNT_LIMIT = 500_000
@@ -45,8 +44,6 @@ _PAGE = 200
 #: Maximum number of tasks in one read by ids, and in one read of items.
 _BATCH_SIZE = 5_000
 _WITH_ITEMS = 100
-#: Number of redirects after which `fill_files` stops, because redirects may lead back.
-_MAX_REDIRECTS = 20
 #: Indexes of single fields, ordered from the most selective to the least selective index.
 _SELECTIVE_INDEXES = (Path.HOST, Path.REASON, Path.CALLBACK)
 
@@ -200,8 +197,8 @@ class Queries:
         """Yield the items of all kept visits; a task's earliest visit comes first.
 
         `versions` reads the items in the order of task ids, batch by batch, in constant memory.
-        `versions` skips a visit that stored no new items. The files of an item are the files of the
-        last visit, see `fill_files`.
+        `versions` skips a visit that stored no new items. The files of an item are in the state of
+        the last visits of the files.
         """
         async for row in self._rows(lambda tables, last_id: tables.results.versions(last_id)):
             yield row
@@ -210,8 +207,7 @@ class Queries:
         """Yield every recorded item in the order of task ids, batch by batch, in constant memory.
 
         With *selection*, `items` yields only items of the selected tasks, and begins with the task
-        that changed last. `items` does not use the field `ids` of *selection*. The files of the
-        items are filled in, see `fill_files`.
+        that changed last. `items` does not use the field `ids` of *selection*.
         """
         if selection is None:
             async for row in self._rows(lambda tables, last_id: tables.results.items(last_id)):
@@ -226,7 +222,7 @@ class Queries:
                     rows, number = await resumed(
                         self._store, lambda tables, ids: tables.results.of(ids), ids
                     )
-                    await self.fill_files(row.item for row in rows)
+                    await fill_files(self._store, (row.item for row in rows))
                     for row in rows:
                         yield row
                     ids = ids[number:]
@@ -240,40 +236,9 @@ class Queries:
         last_id: bytes | None = b""
         while last_id is not None:
             rows, last_id = await resumed(self._store, read, last_id)
-            await self.fill_files(row.item for row in rows)
+            await fill_files(self._store, (row.item for row in rows))
             for row in rows:
                 yield row
-
-    async def fill_files(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Fill in the fields of all files in *items*, from the tasks of the files' requests.
-
-        A file has the fields `url`, `path`, `sha256`, `size` in bytes, `status` and `reason`. The
-        last two are of the file's task. The status is None if the ledger has no such task, because
-        the crawl has dropped the request. `fill_files` reads all tasks together, and once more for
-        each redirect.
-        """
-        files: dict[bytes, list[ItemFile]] = {}
-        for item in items:
-            for file in files_of(item):
-                if file.task_id is not None:
-                    files.setdefault(file.task_id, []).append(file)
-        for _ in range(_MAX_REDIRECTS):
-            if not files:
-                return
-            targets: dict[bytes, list[ItemFile]] = {}
-            for ids in batches(files, _BATCH_SIZE):
-                tasks = await resumed(self._store, _files_saved, ids)
-                for task_id, task in tasks.items():
-                    task_files = files[task_id]
-                    if (target := documents.leads_to(task)) is not None:
-                        targets.setdefault(target, []).extend(task_files)
-                    for file in task_files:
-                        file.update(documents.file_fields(task))
-            files = targets
-
-
-async def _files_saved(tables: LedgerTables, ids: Sequence[bytes]) -> Mapping[bytes, Document]:
-    return await tables.tasks.read(ids, ("status", "reason", "response"))
 
 
 async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetime | None:

@@ -260,8 +260,9 @@ class FileSource:
 class ItemFile(dict[str, Any]):
     """The file of a request in an item, as a value of the item.
 
-    The ledger stores only `url`, `reason` and the id of the request's task. `Queries` fills in the
-    other fields from that task.
+    The ledger stores only `url`, `reason` and the id of the request's task. A reader of the ledger
+    gets the other fields from that task: `path`, `sha256`, `size` in bytes, and `status`. Without a
+    task they are None.
     """
 
     __slots__ = ("task_id",)

@@ -98,7 +98,7 @@ def test_the_ledger_gets_the_name_of_the_class(kind: Kind):
 
     assert isinstance(item, ItemFields)
     assert item.item_class == "Book"
-    assert item["price"] == "51.77"
+    assert item["price"] == Decimal("51.77")
 
 
 # Wrong pages

@@ -98,7 +98,6 @@ async def _task_json(ledger: Ledger, record: Record, items: bool) -> str:
     fields = _fields(record)
     if items:
         full_record = await ledger.tasks.get(record.task.id) or record
-        await ledger.queries.fill_files(full_record.items)
         fields["items"] = list(full_record.items)
     return escaping.visible(values.to_json(fields))
 
@@ -177,7 +176,6 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
         record = await ledger.tasks.get(ids[0])
         if record is None:
             await _explain_unknown(subject.reference, key, ledger, as_json=as_json)
-        await ledger.queries.fill_files(record.items)
         parent_urls = [task.url async for task in pages_above(ledger, record.task)]
         next_records = [next_record async for next_record in pages_ahead(ledger, record)]
     if as_json:

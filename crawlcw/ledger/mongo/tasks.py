@@ -5,6 +5,7 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.admin import Reopening
+from crawlcw.ledger.item_files import fill_files
 from crawlcw.ledger.mongo.blobs import Items
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import ANY_PRIORITY, BY_HOST, BY_PRIORITY, MongoStore, all_of
@@ -103,7 +104,9 @@ class Tasks(Reopening):
             if document is None:
                 return None
             document["items"] = await self._items.stored_items(document)
-        return documents.record(document)
+        record = documents.record(document)
+        await fill_files(self._store, record.items)
+        return record
 
 
 def union_of(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.admin import Reopening
+from crawlcw.ledger.item_files import fill_files
 from crawlcw.ledger.protocol import Added
 from crawlcw.ledger.sql.database import Database, Row, descending
 from crawlcw.ledger.sql.outcomes import insert
@@ -96,7 +97,10 @@ class Tasks(Reopening):
 
     async def get(self, task_id: bytes) -> Record | None:
         """See `protocol.Tasks.get`."""
-        return await self._store.reader.run(self._get, task_id)
+        record = await self._store.reader.run(self._get, task_id)
+        if record is not None:
+            await fill_files(self._store, record.items)
+        return record
 
     def _get(self, db: Database, task_id: bytes) -> Record | None:
         # Use one statement for the task and its items, so that both have the same state.
