@@ -412,7 +412,7 @@ class Proxied(Tree):
 
 
 class Saving(Tree):
-    """Files, by each page of a tree."""
+    """Files, by each page of a tree: one as a page, one in an item."""
 
     name = "saving"
 
@@ -420,6 +420,7 @@ class Saving(Tree):
         yield from response.follow_all("a")
         film = urlsplit(response.url).path.replace("tree", "film")
         yield response.follow(film, self.parse_film, save_to="films")
+        yield {"film": film, "copy": response.follow(f"{film}?copy", save_to="films")}
 
     def parse_film(self, response):
         file = response.file

@@ -38,12 +38,14 @@ class Run:
         self._folder = folder
         self._workers = workers
         self._arguments: list[str] = []
+        self._base = ""
 
     @contextmanager
     def served(self) -> Iterator[site.Site]:
         """Serve the site, and the proxies that the row needs, for the block."""
         with ExitStack() as open_:
             served = open_.enter_context(site.served())
+            self._base = served.base
             self._arguments = ["-a", f"base={served.base}"]
             if self._row.proxied:
                 both = ProxyServer("http", site.BANNED), ProxyServer("http", "127.0.0.3")
@@ -72,8 +74,8 @@ class Run:
         assert (code, report.get("finish_reason")) == (0, "drained"), crawl.log
 
     def items(self) -> Items:
-        """Return the recorded items."""
-        lines = self.command("export", "-o", "-").splitlines()
+        """Return the recorded items, without the address of the site, which differs in each run."""
+        lines = self.command("export", "-o", "-").replace(self._base, "").splitlines()
         return Counter(json.dumps(json.loads(line), sort_keys=True) for line in lines)
 
     def command(self, name: str, *options: str) -> str:
