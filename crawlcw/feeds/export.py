@@ -65,7 +65,7 @@ async def export(
     fields = _FieldCheck(selection)
     columns = selection.fields
     if columns is not None and selection.with_meta:
-        columns = [*columns, "_url", "_fetched_at"]
+        columns = list(dict.fromkeys([*columns, "_url", "_fetched_at"]))
     outputs = [
         Output(target, columns=columns, defuse=selection.defuse, stdout=stdout)
         for target in targets
@@ -74,7 +74,9 @@ async def export(
     with ExitStack() as stack:
         for output in outputs:
             stack.enter_context(output)
+        row_count = 0
         async for row in _rows(ledger, selection):
+            row_count += 1
             item_class = row.item_class or MAPPING
             if (takers := outputs_by_class.get(item_class)) is None:
                 takers = [output for output in outputs if output.target.takes(item_class)]
@@ -83,11 +85,11 @@ async def export(
                     output.classes.append(item_class)
             if takers:
                 item = fields_of(row, selection)
-                fields.note(row.item)
+                fields.note(row, item)
                 for output in takers:
                     output.write(item)
                 count += 1
-            if count % _BATCH_SIZE == 0:
+            if row_count % _BATCH_SIZE == 0:
                 # Let the event loop handle signals, because a ledger in memory never waits.
                 await asyncio.sleep(0)
         fields.check()
@@ -115,14 +117,14 @@ class _FieldCheck:
         self._names: dict[str, None] = {}
         self._count = 0
 
-    def note(self, item: Mapping[str, Any]) -> None:
-        """Note the fields of an exported item."""
+    def note(self, row: ItemRow, item: Mapping[str, Any]) -> None:
+        """Note the fields of an exported item; *item* has only the fields of the selection."""
         if not self._unseen:
             return
         self._unseen -= item.keys()
         self._count += 1
         if self._count <= _BATCH_SIZE:  # bounds the memory for names that pages make up
-            self._names.update(dict.fromkeys(item))
+            self._names.update(dict.fromkeys(row.item))
 
     def check(self) -> None:
         """Raise `UsageError` if items were exported, and none of them has one of the fields."""
@@ -233,8 +235,9 @@ async def follow(
             if item_class not in classes:
                 classes[item_class] = target.takes(item_class)
             if classes[item_class]:
-                fields.note(row.item)
-                lines.write(fields_of(row, selection))
+                item = fields_of(row, selection)
+                fields.note(row, item)
+                lines.write(item)
                 count += 1
     if classes and not any(classes.values()):
         raise UsageError(_no_class(target, classes))

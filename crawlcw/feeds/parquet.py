@@ -20,7 +20,7 @@ except ImportError:
 
 #: Rows in a row group.
 _ROW_GROUP = 5_000
-#: Maximum number of fields of a struct. A mapping with more keys is rather data than a structure.
+#: Maximum number of fields of a struct. The keys of a larger mapping are data, not a structure.
 _MAX_FIELDS = 100
 #: Precisions of decimal columns: few, so that the files of two exports usually have equal types.
 _PRECISIONS = (18, 38)
@@ -71,12 +71,13 @@ class Parquet(Table):
 class _Values:
     """The common properties of the values of a column, of the members of lists, or of a field."""
 
-    __slots__ = ("_digits", "_fields", "_is_inexact", "_kinds", "_members", "_scale")
+    __slots__ = ("_digits", "_fields", "_is_inexact", "_kinds", "_largest", "_members", "_scale")
 
     def __init__(self) -> None:
         self._kinds: set[str] = set()
         self._is_inexact = False  #: whether a float cannot represent one of the integers
-        self._digits = self._scale = 0  #: most digits before and after the decimal point
+        self._largest = 0  #: the largest absolute value of the integers
+        self._digits = self._scale = 0  #: most digits of a decimal before and after the point
         self._members: _Values | None = None  #: the members of lists
         self._fields: dict[str, _Values] = {}  #: the fields of mappings, at most `_MAX_FIELDS` + 1
 
@@ -99,8 +100,8 @@ class _Values:
         else:
             self._kinds.add(type(value).__name__)
             if type(value) is int:
+                self._largest = max(self._largest, abs(value))
                 self._is_inexact = self._is_inexact or int(float(value)) != value
-                self._digits = max(self._digits, len(str(abs(value))))
             elif isinstance(value, Decimal):
                 self._add_digits(value)
 
@@ -119,6 +120,9 @@ class _Values:
         self._scale = max(self._scale, -exponent)
         self._digits = max(self._digits, len(digits) + exponent)
 
+    def _precision(self) -> int:
+        return max(self._digits, len(str(self._largest))) + self._scale
+
     def arrow_type(self) -> Any:
         """Return the type of Arrow that represents all values exactly."""
         match sorted(self._kinds):
@@ -130,9 +134,9 @@ class _Values:
                 return pyarrow.float64()
             case ["float", "int"] if not self._is_inexact:
                 return pyarrow.float64()
-            case ["Decimal"] | ["Decimal", "int"] if self._digits + self._scale <= _PRECISIONS[-1]:
-                fits = (p for p in _PRECISIONS if self._digits + self._scale <= p)
-                return pyarrow.decimal128(next(fits), self._scale)
+            case ["Decimal"] | ["Decimal", "int"] if self._precision() <= _PRECISIONS[-1]:
+                precision = next(p for p in _PRECISIONS if self._precision() <= p)
+                return pyarrow.decimal128(precision, self._scale)
             case ["date"]:
                 return pyarrow.date32()
             case ["time"]:

@@ -48,7 +48,8 @@ A tracked task also has these fields:
                  to distinguish this write from a renewal)
 
 A value that is too large is stored as a blob. The task's document then has `{%blob: id, size: n}`
-in place of the value. The stores have no common type for the following values:
+in place of the value. The stores have no common type for the following values: BSON has no date
+without a time, and its decimals have at most 34 digits.
 
     {%naive: ISO text}     a time without a zone
     {%date: ISO text}      a date without a time

@@ -218,7 +218,7 @@ def to_json(value: object) -> str:
 def _json_default(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, date | Decimal):
+    if type(value) is Decimal or type(value) is date:
         return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")

@@ -100,8 +100,12 @@ async def test_fields_and_meta_are_chosen(ledger: Ledger, clock: FakeClock):
     _, plain = await exported(ledger, "-", wanted=ItemSelection(fields=["even"]))
     _, meta = await exported(ledger, "-:csv", wanted=ItemSelection(fields=["n"], with_meta=True))
 
+    fields = ["_url", "n"]
+    _, url = await exported(ledger, "-:csv", wanted=ItemSelection(fields=fields, with_meta=True))
+
     assert {*plain.splitlines()} == {b'{"even":true}', b'{"even":false}'}
     assert meta.splitlines()[0] == b"n,_url,_fetched_at"
+    assert url.splitlines()[0] == b"_url,n,_fetched_at"
 
 
 @pytest.mark.parametrize(("seconds", "last"), [(0, 1), (9, 10), (1000, PAGES)])

@@ -92,7 +92,7 @@ ROWS = (
     ),
     Row(
         spider=spiders.Saving,
-        shows=names("Request", "save_to")
+        shows=names("Request", "save_to saves_file")
         | names("Response", "file")
         | names("SavedFile", "path name size sha256"),
     ),
