@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections import Counter
-from datetime import datetime
+from datetime import date
 from urllib.parse import urlsplit
 from xml.sax.saxutils import XMLGenerator
 
@@ -63,7 +63,10 @@ def _text(value):
 
 
 def _plain(value):
-    return value.isoformat() if isinstance(value, datetime) else base64.b64encode(value).decode()
+    """Return the text of a time, a date, a decimal or bytes."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _clean(text):
