@@ -15,7 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from crawlcw.errors import LedgerKindError, Reason, UnknownNameError
@@ -35,11 +36,13 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 _WORKERS, _TASKS = 4, 60
 _POLICY = RetryPolicy()
 _ONCE = RetryPolicy(max_retry=1)
-#: Keys and values that look like a query language; each store must keep them unchanged.
+#: Keys and values that look like a query language, and values of each type that few stores have;
+#: each store must keep them unchanged.
 _HOSTILE = {
     "$set": {"a.b": None},
     "": [b"\x00\xff", "'; DROP TABLE tasks --"],
     "n\x00": "\U0001f600",
+    "typed": [Decimal("1.10"), date(2026, 1, 2), datetime(2026, 1, 2)],  # noqa: DTZ001  # no zone
 }
 #: A text that is larger than most limits of a column or an index.
 _LARGE = "x" * (2 << 20)
