@@ -255,10 +255,10 @@ class _Parts(Parts):
 
     def make_spider_requests(self) -> None:
         """Give the spider its requests without a task, until the end of the crawl."""
-        vars(self.spider)[RUNNING_CRAWL] = SpiderRequests(
+        self.spider_requests = vars(self.spider)[RUNNING_CRAWL] = SpiderRequests(
             ledger=self.ledger,
             known_ids=self.adder.known_ids,
-            send=self.next_by_purpose[Purpose.FETCH],
+            next_by_purpose=self.next_by_purpose,
             admission=self.admission,
             stats=self.session.stats,
             throttle_statuses=self.settings.throttle_statuses,
@@ -277,6 +277,7 @@ class _Parts(Parts):
             parsing=Parsing(self.settings, selectors=self.spider.selectors),
             state=self.state,
             write=self.committer.write_links,
+            fetch=self.spider_requests.fetch,
         )
         outcomes = Outcomes(
             session,

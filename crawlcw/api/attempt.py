@@ -36,7 +36,7 @@ class Purpose(StrEnum):
     ROBOTS = "robots"  #: a request for an origin's robots.txt
     LOGIN = "login"  #: from the spider's `login`
     PROBE = "probe"  #: a request to test whether a server responds
-    FETCH = "fetch"  #: from `Spider.fetch`
+    FETCH = "fetch"  #: from `Response.fetch` or `Spider.fetch`
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +154,11 @@ class Attempt:
     memory: list[Share] | None = None
     slot: Callable[[], None] | None = None  #: frees the held slot
     slot_host: str = ""  #: the slot's host
+    #: The page whose callback sends the request of this attempt by `Response.fetch`.
+    page: "Attempt | None" = None
+    fetch_count: int = 0  #: requests that the page's callbacks have sent by `Response.fetch`
+    #: Lock of the requests that use the slot of this attempt, one after the other.
+    slot_lock: asyncio.Lock | None = None
 
     @property
     def number(self) -> int:

@@ -1,7 +1,7 @@
 """The response that a callback gets: the page, and methods that make further requests."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -23,7 +23,7 @@ from crawlcw.api.page_head import (
 )
 from crawlcw.api.request import Callback, Request
 from crawlcw.api.syndication import feed_of
-from crawlcw.errors import FetchError, ParseRefusedError, Reason
+from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
 from crawlcw.model import urls
 from crawlcw.model.counters import DroppedLinks
 from crawlcw.model.proxies import Proxy
@@ -114,6 +114,8 @@ class Response(Document):
     invalid_item_reasons: list[str] | None = None
     #: How often a selector filled a field, by both; "" is no selector. None: it is not counted.
     field_sources: Counter[tuple[str, str]] | None = None
+    #: Sends a request of this page's callback; None outside of a crawl.
+    sends: "Callable[[Request], Awaitable[Response]] | None" = None
     #: Whether the crawl prepares the tree of the body for the callback.
     needs_tree: ClassVar[bool] = True
 
@@ -284,6 +286,25 @@ class Response(Document):
             # Return only copies of this request, because a spider may change a returned request.
             self._link_template = (callback, Request(location.url, callback))
         return self._link_template[1].with_location(location)
+
+    async def fetch(self, target: "Link | Request") -> "Response":
+        """Return the response to a request, or to a GET of a link, whatever its status is.
+
+        Only an `async` callback of this page may call `fetch`. The request passes the same layers
+        and hooks as a page, and obeys the scope, robots.txt, and the delay and the slots of its
+        host. It uses the page's session, and follows redirects as `max_redirects` says. It has no
+        task, so the crawl does not retry it, and counts it as a page for `max_pages`. The wait
+        counts for `callback_timeout`. A page may send 100 requests.
+
+        Raises `FetchError` if there is no response; `error.reason` says why. If the callback does
+        not handle the error, the page fails as `parse-error`. Raises `SpiderError` outside of a
+        crawl, for a request of another session, and for the 101st request.
+        """
+        if self.sends is None:
+            raise SpiderError(
+                "response.fetch() works only in the callback of a page that was just fetched"
+            )
+        return await self.sends(target if isinstance(target, Request) else self.follow(target))
 
     def follow_all(
         self,

@@ -116,7 +116,10 @@ class Settings:
         None, "most links from a start URL to a page; none: no limit", unit="links"
     )
     max_pages: Ceiling = Ceiling(
-        None, "number of finished pages after which this run stops; none: no limit", unit="pages"
+        None,
+        "number of finished pages and responses to `response.fetch` after which this run stops; "
+        "none: no limit",
+        unit="pages",
     )
     max_items: Ceiling = Ceiling(
         None,

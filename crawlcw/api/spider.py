@@ -256,11 +256,11 @@ class Spider:
     async def fetch(self, request: Request) -> Response:
         """Return the response to *request*, whatever its status is.
 
-        Callbacks, hooks and `start` may call `fetch`. The request has no task, so the crawl does
-        not retry it, calls no callback, and passes it through no hook and no layer without `wire`.
-        The request obeys the scope, robots.txt, and the delay and the slots of its host. Redirects
-        are followed as `max_redirects` says. Raises `FetchError` if there is no response, and
-        `SpiderError` outside of a crawl.
+        `start`, hooks and layers call `fetch`; a callback calls `Response.fetch`. The request has
+        no task and no session. The crawl does not retry it, and passes it through no hook and no
+        layer without `wire`, because a hook would call itself. Otherwise `fetch` does the same as
+        `Response.fetch`, without a limit of the number of requests. Raises `FetchError` if there is
+        no response, and `SpiderError` outside of a crawl.
         """
         return await _running_crawl(self, "fetch").fetch(request)
 

@@ -25,6 +25,7 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.sessions import Sessions
+from crawlcw.crawl.spider_requests import TasklessRequests
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import Stats
@@ -109,6 +110,14 @@ class Trial:
             watch=self._watch,
         )
         self._senders = pipeline.chains(layers)
+        self._requests = TasklessRequests(
+            next_by_purpose=self._senders,
+            admission=admission,
+            stats=Stats(),
+            throttle_statuses=settings.throttle_statuses,
+        )
+        #: The attempt at the last page, whose session the requests of its callback use.
+        self._attempt: Attempt | None = None
         clock = asyncio.get_running_loop().time
         self._robots = Robots(self._senders[Purpose.ROBOTS], settings, clock=clock, now=_utc_now)
         admission.robots = self._robots
@@ -166,7 +175,7 @@ class Trial:
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
         # Keep the attempt open, because the user may use its rendered page.
-        attempt = Attempt(request=request, session=session)
+        attempt = self._attempt = Attempt(request=request, session=session)
         is_rendered = request.options.browser
         is_rendered = self._settings.browser if is_rendered is None else is_rendered
         send = self._senders[RENDERED if is_rendered else Purpose.PAGE]
@@ -198,8 +207,9 @@ class Trial:
             parsing=self._parsing,
             state=self._state,
             write=None,
+            fetch=self._requests.fetch,
         )
-        return await runner.run(request.callback, response, task=task)
+        return await runner.run(request.callback, response, task=task, attempt=self._attempt)
 
     async def close(self) -> None:
         """End the running requests, and store the changes that the pages made to login sessions."""

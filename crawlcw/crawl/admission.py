@@ -65,7 +65,8 @@ class Admission:
         if self.robots.known_rules(url) is None:
             await self.enter(attempt, url)
         if self._scope is not None and attempt.purpose in (Purpose.PAGE, Purpose.FETCH):
-            task = attempt.lease.task if isinstance(attempt, PageAttempt) else None
+            page = attempt.page or attempt
+            task = page.lease.task if isinstance(page, PageAttempt) else None
             self._scope.admit_url(url, redirected=task)
         await self.robots.admit(url)
         await self.enter(attempt, url)

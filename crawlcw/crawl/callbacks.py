@@ -26,6 +26,7 @@ from traceback import FrameSummary
 from types import GeneratorType
 from typing import Any
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.api.links import TrapPolicy
 from crawlcw.api.request import Request
 from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
@@ -175,6 +176,8 @@ class Runner:
     state: KeptState
     #: Writes the links of callbacks that read a list of URLs; None if `run` returns these links.
     write: WriteLinks | None
+    #: Sends a request for the callback of the page of an attempt; None: callbacks send nothing.
+    fetch: Callable[[Request, Attempt], Awaitable[Response]] | None = None
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
     hook_waits: bool = field(init=False)  #: whether `hook` is asynchronous
@@ -187,10 +190,13 @@ class Runner:
         self.keys = None if spider.item_key is None else Keys(spider)
         self.hook_waits = any(check(self.hook) for check in async_checks)
 
-    async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
+    async def run(
+        self, callback: str, *arguments: object, task: Task, attempt: Attempt | None = None
+    ) -> Produced | Failed:
         """Return the results of the spider's method *callback*, or a `Failed` if the method raises.
 
         The last value in *arguments* is the response to *task*, or the `FetchError` of the attempt.
+        Without an *attempt*, `Response.fetch` raises.
         """
         try:
             method = callback_named(self.spider, callback)
@@ -205,6 +211,8 @@ class Runner:
             needs_response = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
+                    if attempt is not None and (fetch := self.fetch) is not None:
+                        run.response.sends = lambda request: fetch(request, attempt)
                     if self.spider.invalid_items == "item":
                         run.response.invalid_item_reasons = []
                     if isinstance(argument, FetchError):

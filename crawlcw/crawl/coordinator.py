@@ -124,7 +124,7 @@ class Coordinator:
             if self._is_stopping:
                 return FinishReason.STOPPED
             for reason, counter, limit in self._limits:
-                if getattr(self._stats, counter) >= limit:
+                if self._written(counter) >= limit:
                     return reason
             if self._paused_since is not None:
                 self._session.set_idle(False)
@@ -284,7 +284,7 @@ class Coordinator:
         for _, counter, limit in self._limits:
             # Count each page in progress as one item. If a page produces several items, the crawl
             # records all items of the page, even beyond the limit.
-            count = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
+            count = self._written(counter) + getattr(stats, f"unwritten_{counter}")
             free_fetchers = min(free_fetchers, limit - count - pool.dispatched)
         now = time.monotonic()
         while free_fetchers > 0:
@@ -298,6 +298,11 @@ class Coordinator:
             self._slot_users.add((lease.task.id, lease.fence))
             pool.put(lease)
             free_fetchers -= 1
+
+    def _written(self, counter: str) -> int:
+        """Return how much of the limit of *counter* this run has used up."""
+        number: int = getattr(self._stats, counter)
+        return number + self._stats.taskless if counter == "pages" else number
 
     def _on_timer(self) -> None:
         # uvloop rounds to milliseconds: if the timer fires early, `dispatch` must set a new timer.

@@ -140,7 +140,7 @@ class Outcomes:
         stored_page = await self.keep(attempt) if attempt.exchanges else None
         instruments = self.instruments
         with NO_STEP if instruments is None else instruments.parse(lease, callback) as step:
-            produced = await self.runner.run(callback, response, task=task)
+            produced = await self.runner.run(callback, response, task=task, attempt=attempt)
             if step is not None and isinstance(produced, Failed):
                 step.record_failure(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
@@ -327,7 +327,7 @@ class Outcomes:
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
         errback = request.errback or "on_error"
-        produced = await self.runner.run(errback, request, error, task=task)
+        produced = await self.runner.run(errback, request, error, task=task, attempt=attempt)
         if isinstance(produced, Failed):
             self.errors.log_error(errback, produced, url=task.url)
             return Done(settlements=(settlement,))

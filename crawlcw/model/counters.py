@@ -209,6 +209,7 @@ class Counters:
     #: Number of dropped links, by reason.
     links_dropped: Mapping[str, int] = field(default_factory=dict)
     fetched: int = 0  #: responses with any status
+    taskless: int = 0  #: responses to requests without a task, see `Response.fetch`
     bytes: int = 0  #: bytes of decoded bodies
     leases_lost: int = 0  #: results dropped because another worker has the lease now
     link_examples: Examples = field(default_factory=dict)  #: a few dropped links, by reason

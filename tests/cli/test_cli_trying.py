@@ -71,6 +71,20 @@ def test_parse_shows_items_requests_and_what_is_left_out(home: str):
     assert not Path(".crawlcw").exists()
 
 
+def test_the_callback_of_parse_may_fetch_more(home: str, folder: Path):
+    spider = folder / "spiders" / "pages.py"
+    spider.write_text(
+        SPIDER.replace("def parse(self", "async def parse(self")
+        .replace("yield from response", "for request in response")
+        .replace("self.parse_page)", "self.parse_page): yield request")
+        .replace('response.context.get("kind")', '(await response.fetch("a.html")).text')
+    )
+
+    run = invoke("parse", "pages", f"{home}index.html")
+
+    assert json.loads(run.stdout.splitlines()[0])["kind"] == PAGES["a.html"]
+
+
 def test_parse_as_one_object(home: str):
     run = invoke("parse", "pages", f"{home}index.html", "--json")
 

@@ -34,6 +34,15 @@ class Site:
             return web.Response(text="User-agent: *\nDisallow: /private\n")
         if request.path.startswith("/moved"):
             return web.Response(status=302, headers={"Location": "/target"})
+        if request.path.startswith("/cut"):
+            assert request.transport is not None
+            request.transport.abort()
+        if request.path == "/visit":
+            response = web.Response(text=request.headers.get("Cookie", ""))
+            response.set_cookie("seen", "1")
+            return response
+        if request.path == "/large":
+            return web.Response(text="<p>large" * 100_000, content_type="text/html")
         status = 404 if request.path.startswith("/gone") else 200
         return web.Response(status=status, text=f"<p>{request.path}", content_type="text/html")
 
@@ -41,7 +50,7 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     served, app = Site(), web.Application()
-    app.router.add_get("/{path:.*}", served.page)
+    app.router.add_route("*", "/{path:.*}", served.page)
     async with loopback.served(app) as served.base:
         yield served
 
@@ -188,3 +197,162 @@ async def test_a_spider_asks_nothing_outside_of_a_crawl(site: Site, crawl: Calla
         await spider.has_pages()
     with pytest.raises(SpiderError, match=r"Pages\.fetch\(\) works only while a crawl runs"):
         await spider.fetch(Request(f"{site.base}/start"))
+
+
+# `Response.fetch`
+
+
+async def test_a_callback_fetches_more_pages_through_the_same_layers(
+    site: Site, crawl: Callable[..., Any]
+):
+    seen: list[tuple[str, str]] = []
+
+    async def layer(attempt: Any, request: Request, call_next: Any) -> Response:
+        seen.append((attempt.purpose, request.url.removeprefix(site.base)))
+        answer: Response = await call_next(attempt, request)
+        return answer
+
+    class Beside(Pages):
+        layers = [layer]
+        texts: list[str] = []
+
+        def before_request(self, request: Request) -> None:
+            request.set_header("X-Hook", "1")
+
+        async def parse(self, response: Response) -> Any:
+            stock = await response.fetch("stock.json")
+            target = await response.fetch(Request(f"{site.base}/moved", method="POST", body="x"))
+            again = await target.fetch("gone")
+            yield {"texts": [stock.text, target.text, again.text], "status": again.status}
+
+    report = await crawl(Beside())
+
+    assert site.paths == ["/start", "/stock.json", "/moved", "/target", "/gone"]
+    assert seen == [
+        ("page", "/start"),
+        *(("fetch", path) for path in ("/stock.json", "/moved", "/target", "/gone")),
+    ]
+    assert (report.pages, report.items, report.taskless, report.fetched) == (1, 1, 3, 4)
+    assert report.counts.total == 1
+
+
+@pytest.mark.parametrize("delay", ["0s", "10ms"])
+async def test_pages_that_all_wait_for_a_fetch_do_not_lock_their_host(
+    delay: str, site: Site, crawl: Callable[..., Any]
+):
+    number = 6
+
+    class Waiting(Pages):
+        running = 0
+        all_run = asyncio.Event()
+
+        async def parse(self, response: Response) -> Any:
+            if response.url.endswith("start"):
+                for path in range(number):
+                    yield response.follow(f"/{path}")
+                return
+            self.running += 1
+            if self.running == number:
+                self.all_run.set()
+            await self.all_run.wait()
+            answers = await asyncio.gather(*(response.fetch(f"?part={part}") for part in "ab"))
+            yield {"texts": [answer.text for answer in answers]}
+
+    report = await crawl(Waiting(), delay=delay, concurrency=number)
+
+    assert (report.pages, report.items, report.taskless) == (1 + number, number, 2 * number)
+    assert report.failures == {}
+
+
+async def test_a_fetch_uses_the_session_of_its_page(site: Site, crawl: Callable[..., Any]):
+    kept: list[dict[str, Any]] = []
+
+    class Visitor(Pages):
+        def item(self, item: Any, response: Response | None) -> Any:
+            kept.append(item)
+            return item
+
+        async def parse(self, response: Response) -> Any:
+            for _ in range(2):
+                visit = await response.fetch("/visit")
+                yield {"cookies": visit.text, "session": visit.session.name}
+            other = Request(f"{site.base}/visit", session="other")
+            with pytest.raises(SpiderError, match="uses the page's session, not 'other'"):
+                await response.fetch(other)
+
+    report = await crawl(Visitor(), cookies=True)
+
+    assert report.pages == 1
+    assert [item["session"] for item in kept] == ["default"] * 2
+    assert [item["cookies"] for item in kept] == ["", "seen=1"]
+
+
+async def test_an_error_of_a_fetch_fails_the_page_as_any_error_of_its_callback(
+    site: Site, crawl: Callable[..., Any]
+):
+    errors: list[FetchError] = []
+
+    class Failing(Pages):
+        async def parse(self, response: Response) -> Any:
+            yield {"url": (await response.fetch("/cut")).url}
+
+        def on_error(self, request: Request, error: FetchError) -> None:
+            errors.append(error)
+
+    report = await crawl(Failing())
+
+    assert (report.pages, report.items, report.given_up) == (0, 0, 1)
+    assert [error.reason for error in errors] == [Reason.PARSE_ERROR]
+    assert "disconnected" in errors[0].message
+    assert site.paths.count("/start") == 1
+
+
+async def test_a_page_sends_at_most_a_hundred_requests(site: Site, crawl: Callable[..., Any]):
+    messages: list[str] = []
+
+    class Greedy(Pages):
+        async def parse(self, response: Response) -> None:
+            try:
+                for number in range(1000):
+                    await response.fetch(f"/{number}")
+            except SpiderError as error:
+                messages.append(str(error))
+
+    report = await crawl(Greedy())
+
+    assert (report.pages, report.taskless, len(site.paths)) == (1, 100, 101)
+    assert messages == [
+        "a page may send 100 requests by response.fetch(): yield the other requests"
+    ]
+
+
+async def test_fetches_count_for_max_pages(site: Site, crawl: Callable[..., Any]):
+    class Counted(Pages):
+        async def parse(self, response: Response) -> Any:
+            await response.fetch("/beside")
+            yield response.follow(f"{response.url}/next")
+
+    report = await crawl(Counted(), max_pages=4)
+
+    assert (report.finish_reason, report.pages, report.taskless) == ("max-pages", 2, 2)
+
+
+async def test_a_page_that_a_process_parses_first_may_fetch(site: Site, crawl: Callable[..., Any]):
+    class Large(Pages):
+        async def parse(self, response: Response) -> Any:
+            if response.url.endswith("start"):
+                yield response.follow("/large")
+                return
+            number = len(response.css("p"))
+            yield {"parts": number, "text": (await response.fetch("/beside")).text}
+
+    report = await crawl(Large())
+
+    assert (report.pages, report.items, report.taskless) == (2, 1, 1)
+
+
+async def test_a_response_outside_of_a_crawl_fetches_nothing():
+    response = Response("http://a.example/", request=Request("http://a.example/"))
+
+    with pytest.raises(SpiderError, match="works only in the callback of a page"):
+        await response.fetch("/next")

@@ -334,7 +334,7 @@ class Supervisor:
                 )
                 return _SlotEnd(code=INTERNAL)
             counters = worker.state.counters
-            counts = {"max_pages": counters.pages, "max_items": counters.items}
+            counts = {"max_pages": counters.pages + counters.taskless, "max_items": counters.items}
             share = {name: limit - counts[name] for name, limit in share.items()}
             for name, remaining in share.items():
                 if remaining <= 0:

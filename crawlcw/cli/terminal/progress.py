@@ -35,7 +35,7 @@ _MAX_ROWS = 8
 #: Attributes of a `Report` that its JSON object contains.
 _FIELDS = (
     *("finish_reason", "detail", "elapsed", "pages", "items", "items_by_callback"),
-    *("items_dropped", "unchanged", "released", "counts", "redirects", "given_up"),
+    *("items_dropped", "unchanged", "released", "counts", "redirects", "taskless", "given_up"),
     *("failed_before", "over_full", "failures", "host_failures", "hosts_given_up"),
     *("more_hosts_given_up", "links_dropped", "leases_lost", "stalls", "longest_stall"),
     *("forgiven", "truncated", "internal_errors"),
@@ -185,6 +185,8 @@ def summary(report: Report) -> str:
     }
     if report.redirects:
         run["redirects"] = f"{report.redirects:,}"
+    if report.taskless:
+        run["responses without a task"] = f"{report.taskless:,}"
     if report.unchanged:
         run["unchanged since the last visit"] = f"{report.unchanged:,}"
     run |= tables.stalls(report)
