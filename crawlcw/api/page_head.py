@@ -120,6 +120,16 @@ class Head:
         refreshes = (refresh(content) for event, _, content in self._metas if event == "refresh")
         return next((target for target in refreshes if target is not None), None)
 
+    @cached_property
+    def canonical(self) -> str | None:
+        """The link of the first <link rel="canonical"> (RFC 6596), or None."""
+        if b"canonical" not in self._lower:
+            return None
+        for node in self._nodes("link[rel][href]"):
+            if "canonical" in _stripped(node, "rel").lower().split():
+                return _stripped(node, "href") or None
+        return None
+
     def directives(self, *, robot: str) -> list[str]:
         """Return the directives of each <meta> with the name `robots` or *robot*."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
@@ -131,20 +141,23 @@ class Head:
     @cached_property
     def _metas(self) -> list[tuple[str, str, str]]:
         """The `http-equiv`, name and content of each <meta>; `http-equiv` is "" in a <noscript>."""
-        source = charset.decode(self._head_source, self._encoding).encode(errors="replace")
-        try:
-            markup.screen(source)
-            nodes = markup.parse_bounded(source).css("meta[content]")
-        except ParseRefusedError:
-            return []
         return [
             (
                 "" if is_without_scripts(node) else _stripped(node, "http-equiv").lower(),
                 _stripped(node, "name").lower(),
                 _stripped(node, "content"),
             )
-            for node in nodes
+            for node in self._nodes("meta[content]")
         ]
+
+    def _nodes(self, query: str) -> list[LexborNode]:
+        source = charset.decode(self._head_source, self._encoding).encode(errors="replace")
+        try:
+            markup.screen(source)
+            # The nodes keep their tree alive.
+            return markup.parse_bounded(source).css(query)
+        except ParseRefusedError:
+            return []
 
 
 def _stripped(node: LexborNode, attribute: str) -> str:

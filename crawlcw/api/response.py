@@ -194,6 +194,15 @@ class Response(Document):
             return None
         return None if is_same_page else Refresh(target[0], url)
 
+    @property
+    def canonical(self) -> str | None:
+        """The absolute URL of the page's <link rel="canonical">, or None (RFC 6596)."""
+        href = None if self.file is not None else self._head.canonical
+        try:
+            return None if href is None else self.urljoin(href)
+        except FetchError:
+            return None
+
     @cached_property
     def _head(self) -> Head:
         media_type = self.headers.get("content-type", _HTML).lower().lstrip()

@@ -141,6 +141,13 @@ class Settings:
         "most links of one page that are followed; further links are only counted",
         unit="links",
     )
+    url_rules: Names = Names(
+        (),
+        "`tracking`: remove tracking parameters such as `utm_source` from each URL; `canonical`: "
+        "a page belongs to the URL of its `<link rel=canonical>`",
+        unit="rules",
+        choices=("tracking", "canonical"),
+    )
     max_url_length: Ceiling = Ceiling(
         2000, "longest link that is followed; none: 8000, the limit of every URL", unit="characters"
     )

@@ -229,7 +229,16 @@ class Statuses(SettingField[Iterable[int | str] | int | str, tuple[int, ...]]):
 
 
 class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
-    """A setting with a list of names; in text separated by commas, or `none`."""
+    """A setting with a list of names; in text separated by commas, or `none`.
+
+    Without *choices*, a name may be any text.
+    """
+
+    def __init__(
+        self, default: Iterable[str], doc: str, *, unit: str = "", choices: tuple[str, ...] = ()
+    ) -> None:
+        self.choices = choices
+        super().__init__(default, doc, unit=unit)
 
     def read(self, value: Iterable[str] | str) -> tuple[str, ...]:
         if value == "none":
@@ -239,7 +248,10 @@ class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
             names = tuple(part.strip() for part in parts)
         except (TypeError, AttributeError):
             raise SettingsError(f"{value!r} is not a list of names") from None
-        return tuple(name for name in names if name)
+        for name in filter(None, names):
+            if self.choices and name not in self.choices:
+                raise SettingsError(f"{name!r} is not one of {', '.join(self.choices)}")
+        return tuple(filter(None, names))
 
     def shown(self) -> str:
         return ",".join(self.default) or "none"

@@ -94,7 +94,10 @@ class PageAdder:
         self._check_callback(request.callback)
         if request.errback is not None:
             self._check_callback(request.errback)
-        refusal = None if self._checks is None else self._checks.refusal(request.url)
+        refusal = None
+        if self._checks is not None:
+            request = self._checks.scope.addressed(request)
+            refusal = self._checks.refusal(request.url)
         if refusal is not None:
             self._count_refusal(refusal.reason, request.url)
             return None

@@ -51,8 +51,9 @@ from crawlcw.model import urls, values
 from crawlcw.model.counters import DroppedLinks
 from crawlcw.model.sanitize import format_frames, printable, text_of
 from crawlcw.model.task import Task
+from crawlcw.model.tracking_parameters import without_tracking
 from crawlcw.model.transitions import Failed, too_deep
-from crawlcw.model.urls import Refusal
+from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.values import InvalidItem, ItemFile, cleaned_item, is_item
 
 #: Maximum delay of a page's Refresh that counts as a link; a longer one may log the visitor out.
@@ -105,6 +106,9 @@ class Scope:
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
+    drops_tracking: bool = False  #: whether to remove tracking parameters from URLs
+    #: Whether a page belongs to the URL of its canonical link.
+    uses_canonical: bool = False
     full: set[str] = field(default_factory=set)  #: the set `PageLimit.full_hosts`
 
     @classmethod
@@ -115,7 +119,17 @@ class Scope:
             max_depth=settings.max_depth,
             max_links=settings.max_links_per_page,
             traps=settings.trap_policy,
+            drops_tracking="tracking" in settings.url_rules,
+            uses_canonical="canonical" in settings.url_rules,
         )
+
+    def addressed(self, request: Request) -> Request:
+        """Return *request* with the URL that the crawl requests for it, see `url_rules`."""
+        if not self.drops_tracking or "?" not in request.url or request.fingerprint is not None:
+            return request
+        url = without_tracking(request.url)
+        location = request if url == request.url else urls.located(url)
+        return request.with_location(location) if isinstance(location, Location) else request
 
     def admit_url(self, url: str, *, redirected: Task | None = None) -> None:
         """Raise `FetchError` if the crawl excludes *url*'s host, or if *url* looks like a trap.
@@ -404,7 +418,7 @@ class CallbackRun:
     def _file_of(self, source: Request) -> ItemFile:
         """Make the task of a request in an item, and return the item's value for its file."""
         # Change a copy, because the spider may use its request again.
-        request = copy(source)
+        request = self._runner.scope.addressed(copy(source))
         if request.callback == "parse":
             request.callback = FILE_CALLBACK
         reason: str | None = TOO_MANY_LINKS
@@ -435,11 +449,13 @@ class CallbackRun:
 
     def _accept_request(self, request: Request, *, depth: int) -> str | None:
         """Make a task from a request; return the reason to drop later equal requests, or None."""
+        scope = self._runner.scope
+        if scope.drops_tracking:
+            request = scope.addressed(request)
         identity = request.locate(self._salt(request))
         if isinstance(identity, Refusal):
             return self._drop(request, identity.reason, where=identity.message)
         location, task_id = identity
-        scope = self._runner.scope
         # Skip the check for the host of the last admitted link: most links of a page have one host.
         if location.host != self._admitted_host:
             is_home = location.host == self._task.host  # for redirected start URLs

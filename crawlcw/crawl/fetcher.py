@@ -199,6 +199,10 @@ class Fetcher:
             redirect_result = await self.moved.refreshed(attempt, response, refresh)
             if redirect_result is not None:
                 return redirect_result
+        if self.moved.scope.uses_canonical:
+            alias_result = await self.moved.canonical(attempt, response)
+            if alias_result is not None:
+                return alias_result
         if response.url != request.url:
             return await self.moved.parsed(attempt, response)
         return await outcomes.parsed(attempt, response)

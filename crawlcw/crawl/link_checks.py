@@ -32,16 +32,16 @@ class LinkChecks:
         # The seeded hosts are the hosts of the requests that `start` has yielded.
         seeded = seeded_hosts(state) if spider.allowed_hosts is None else ()
         hosts = {*(scope(spider) or ()), *seeded}
-        self._scope = Scope.of(hosts, settings)
+        self.scope = Scope.of(hosts, settings)
         # Whether a link may lead to any host, because no crawl has recorded the hosts of its seeds.
         self._is_anywhere = scope(spider) is None and not seeded
         #: Maximum number of links from a start URL to a page; deeper pages are not requested.
-        self.max_depth = self._scope.max_depth
+        self.max_depth = self.scope.max_depth
 
     def refusal(self, url: str) -> Refusal | None:
         """Return why no crawl of the spider follows a link to *url*; None if a crawl follows it."""
         try:
-            followed_scope = self._scope
+            followed_scope = self.scope
             if self._is_anywhere:
                 followed_scope = replace(followed_scope, hosts={urls.locate(url).host})
             followed_scope.admit_url(url)

@@ -55,7 +55,7 @@ class MovedPages:
         if not _is_plain(attempt):
             return True
         location = urls.locate(url)
-        if task_id(location) == task.id:
+        if self._id_at(request.retargeted(url)) == task.id:
             return True
         proxies = self.outcomes.causes.proxies
         return location.host == task.host and proxies.asks_for(request.url)
@@ -65,13 +65,14 @@ class MovedPages:
         lease = attempt.lease
         await self.outcomes.keep(attempt)
         try:
-            target, record = await self._target(lease, onward(attempt.request, response))
+            home = self.scope.addressed(onward(attempt.request, response))
+            target, record = await self._target(lease, home)
             if await self._leads_back(lease.task, record):
                 raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
         except FetchError as error:
             error.response = response
             return await self.outcomes.failed(attempt, error)
-        return self._moved_outcome(lease, response, target)
+        return self._moved_outcome(lease, response, target.url, target)
 
     async def refreshed(
         self, attempt: PageAttempt, response: Response, refresh: Refresh
@@ -86,7 +87,7 @@ class MovedPages:
             return None
         try:
             self._check_robots(refresh.url)
-            home = onward(attempt.request, response, target=refresh.url)
+            home = self.scope.addressed(onward(attempt.request, response, target=refresh.url))
             target, record = await self._target(lease, home)
         except FetchError:
             return None
@@ -94,7 +95,7 @@ class MovedPages:
         if record is not None and record.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)
-        return self._moved_outcome(lease, response, target)
+        return self._moved_outcome(lease, response, target.url, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Record the last page of a chain of redirects under the task of the page's own URL.
@@ -104,7 +105,9 @@ class MovedPages:
         finished.
         """
         lease = attempt.lease
-        target_request = onward(attempt.request, response, target=response.url)
+        target_request = self.scope.addressed(
+            onward(attempt.request, response, target=response.url)
+        )
         for redirect in attempt.redirects:
             # Keep only headers that no redirect has dropped, because the last hop sent only these.
             kept_headers = onward(attempt.request, redirect, target=response.url).headers
@@ -115,12 +118,47 @@ class MovedPages:
         if target.id == lease.task.id or not _is_plain(attempt):
             # The target is another spelling of the same resource, or the request has `dont_filter`.
             return await self.outcomes.parsed(attempt, response)
-        home = await self._claim(target)
+        return await self._parsed_as(target, attempt, response)
+
+    async def canonical(self, attempt: PageAttempt, response: Response) -> Done | None:
+        """Record a page under the task of its canonical URL; return None if it is its own.
+
+        A canonical URL of another host does not count, because the page of one site must not
+        decide about the pages of another.
+        """
+        lease, url = attempt.lease, response.canonical
+        if url is None or not _is_plain(attempt):
+            return None
+        home = self.scope.addressed(onward(attempt.request, response, target=url))
+        own_ids = (lease.task.id, self._id_at(attempt.request.retargeted(response.url)))
+        try:
+            self.scope.admit_url(home.url, redirected=lease.task)
+            self._check_robots(home.url)
+        except FetchError:
+            return None
+        target = self._task_at(lease.task, home, hops=0)
+        if target.id in own_ids or target.host != urls.locate(response.url).host:
+            return None
+        record = await self.session.ledger.tasks.get(target.id)
+        # Two pages may name each other, and a canonical URL may be a page that has failed.
+        if await self._leads_back(lease.task, record) or (
+            record is not None and record.task.status is Status.IGNORED
+        ):
+            return None
+        return await self._parsed_as(target, attempt, response)
+
+    def _id_at(self, request: Request) -> bytes:
+        """Return the id of the task for a GET of a request's URL."""
+        return task_id(urls.locate(self.scope.addressed(request).url))
+
+    async def _parsed_as(self, target: Task, attempt: PageAttempt, response: Response) -> Done:
+        """Record a page under the task *target* if this process can claim it, else as its alias."""
+        lease, home = attempt.lease, await self._claim(target)
         if home is None:
             if attempt.exchanges:
                 del attempt.exchanges[-1]  # another task stores the page
             await self.outcomes.keep(attempt)
-            return self._moved_outcome(lease, response)
+            return self._moved_outcome(lease, response, target.url)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Count the response for the target's origin, because a redirect may lead to another origin.
         self.outcomes.answered(at_home, response)
@@ -132,7 +170,7 @@ class MovedPages:
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
-        alias_result = self._moved_outcome(lease, response)
+        alias_result = self._moved_outcome(lease, response, target.url)
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
@@ -218,15 +256,16 @@ class MovedPages:
             record = await self.session.ledger.tasks.get(next_id)
         return False
 
-    def _moved_outcome(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
-        """Return the outcome of a redirect to *target*, or else (None) to the response's URL."""
+    def _moved_outcome(
+        self, lease: Lease, response: Response, final_url: str, *new_tasks: Task
+    ) -> Done:
+        """Return the outcome of a task whose page belongs to the task of *final_url*."""
         visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
-        final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)
         outcome = Moved(response=info, visit=visit, revisit=revisit)
         return Done(
             settlements=(self.outcomes.settled(lease, outcome),),
-            produced=Produced(tasks=[] if target is None else [target]),
+            produced=Produced(tasks=[*new_tasks]),
         )
 
 

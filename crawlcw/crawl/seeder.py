@@ -230,7 +230,7 @@ class Seeder:
         # run.
         salt = f"run {self.run_start.number} seed {self._request_count}".encode()
         try:
-            task = request.task(now=self._ledger.now(), salt=salt)
+            task = self.scope.addressed(request).task(now=self._ledger.now(), salt=salt)
             # The ledger stores no passwords, so each process must run `start` to get a password.
             if self.credentials.learn(request.url):
                 self._is_repeated = True

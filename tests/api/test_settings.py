@@ -228,7 +228,8 @@ def test_every_setting_can_be_set_by_the_environment():
             name
         )
         text = text or dict.fromkeys(OFF, "yes").get(name)
-        text = text or {"cache": "dev", "claim": "batch", "mongo_driver": "motor"}.get(name)
+        words = {"cache": "dev", "claim": "batch", "mongo_driver": "motor", "url_rules": "tracking"}
+        text = text or words.get(name)
         text = text or ("2h" if field.unit == "duration" else "7")
         text = "1 GiB" if name == "memory_budget" else text
         text = "404,500-599" if field.unit == "statuses" else text
