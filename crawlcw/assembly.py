@@ -260,6 +260,7 @@ class _Parts(Parts):
             known_ids=self.adder.known_ids,
             next_by_purpose=self.next_by_purpose,
             admission=self.admission,
+            scope=self.scope,
             stats=self.session.stats,
             throttle_statuses=self.settings.throttle_statuses,
             unwritten_seeds=self.seeder.unwritten_count,

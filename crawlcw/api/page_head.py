@@ -130,6 +130,13 @@ class Head:
                 return _stripped(node, "href") or None
         return None
 
+    @property
+    def referrer_policies(self) -> list[str]:
+        """The content of each <meta name="referrer">."""
+        if b"referrer" not in self._lower:
+            return []
+        return [content for _, name, content in self._metas if name == "referrer"]
+
     def directives(self, *, robot: str) -> list[str]:
         """Return the directives of each <meta> with the name `robots` or *robot*."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)

@@ -24,7 +24,7 @@ from crawlcw.api.page_head import (
 from crawlcw.api.request import Callback, Request
 from crawlcw.api.syndication import feed_of
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
-from crawlcw.model import urls
+from crawlcw.model import referrers, urls
 from crawlcw.model.counters import DroppedLinks
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.urls import Location, Refusal
@@ -202,6 +202,12 @@ class Response(Document):
             return None if href is None else self.urljoin(href)
         except FetchError:
             return None
+
+    @cached_property
+    def referrer_policy(self) -> str:
+        """The page's Referrer-Policy, from its header or a <meta>, or a browser's default."""
+        metas = self._head.referrer_policies if self.file is None else ()
+        return referrers.policy_of(self.headers.get("referrer-policy"), metas)
 
     @cached_property
     def _head(self) -> Head:

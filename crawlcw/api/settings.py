@@ -148,6 +148,12 @@ class Settings:
         unit="rules",
         choices=("tracking", "canonical"),
     )
+    referer: Choice = Choice(
+        "off",
+        "header Referer of the requests that a page leads to: `off`: none; `origin`: the page's "
+        "origin; `policy`: by the page's Referrer-Policy",
+        choices=("off", "origin", "policy"),
+    )
     max_url_length: Ceiling = Ceiling(
         2000, "longest link that is followed; none: 8000, the limit of every URL", unit="characters"
     )

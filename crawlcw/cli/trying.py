@@ -115,6 +115,7 @@ class Trial:
             admission=admission,
             stats=Stats(),
             throttle_statuses=settings.throttle_statuses,
+            scope=Scope.of((), settings),
         )
         #: The attempt at the last page, whose session the requests of its callback use.
         self._attempt: Attempt | None = None

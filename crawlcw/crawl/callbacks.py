@@ -16,15 +16,17 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Sequence,
 )
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from traceback import FrameSummary
 from types import GeneratorType
-from typing import Any
+from typing import Any, Protocol
 
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.links import TrapPolicy
@@ -47,7 +49,7 @@ from crawlcw.errors import (
     SpiderError,
     StopCrawl,
 )
-from crawlcw.model import urls, values
+from crawlcw.model import referrers, urls, values
 from crawlcw.model.counters import DroppedLinks
 from crawlcw.model.sanitize import format_frames, printable, text_of
 from crawlcw.model.task import Task
@@ -81,6 +83,15 @@ Hook = Callable[[Any, Response | None], Any]
 WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
 
+class Fetch(Protocol):
+    """A function that sends a request of a page's callback."""
+
+    def __call__(
+        self, request: Request, /, *, page: Attempt, source: Response
+    ) -> Awaitable[Response]:
+        """See `Response.fetch`; *page* is the page's attempt, *source* the calling response."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Produced:
     """The items, new tasks, dropped links and other results of a callback for one page."""
@@ -109,6 +120,7 @@ class Scope:
     drops_tracking: bool = False  #: whether to remove tracking parameters from URLs
     #: Whether a page belongs to the URL of its canonical link.
     uses_canonical: bool = False
+    referer: str = "off"  #: the setting `referer`
     full: set[str] = field(default_factory=set)  #: the set `PageLimit.full_hosts`
 
     @classmethod
@@ -121,7 +133,18 @@ class Scope:
             traps=settings.trap_policy,
             drops_tracking="tracking" in settings.url_rules,
             uses_canonical="canonical" in settings.url_rules,
+            referer=settings.referer,
         )
+
+    def with_referer(
+        self, headers: Sequence[tuple[str, str]], url: str, *, page: Response
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the *headers* of a request for *url* that *page* leads to, with its Referer."""
+        if self.referer == "off" or any(name.lower() == "referer" for name, _ in headers):
+            return tuple(headers)
+        policy = page.referrer_policy if self.referer == "policy" else self.referer
+        referer = referrers.referer(page.url, url, policy=policy)
+        return (*headers, *(() if referer is None else [("Referer", referer)]))
 
     def addressed(self, request: Request) -> Request:
         """Return *request* with the URL that the crawl requests for it, see `url_rules`."""
@@ -190,8 +213,8 @@ class Runner:
     state: KeptState
     #: Writes the links of callbacks that read a list of URLs; None if `run` returns these links.
     write: WriteLinks | None
-    #: Sends a request for the callback of the page of an attempt; None: callbacks send nothing.
-    fetch: Callable[[Request, Attempt], Awaitable[Response]] | None = None
+    #: Sends a request for a page's callback; None: callbacks send nothing.
+    fetch: Fetch | None = None
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
     hook_waits: bool = field(init=False)  #: whether `hook` is asynchronous
@@ -225,8 +248,8 @@ class Runner:
             needs_response = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
-                    if attempt is not None and (fetch := self.fetch) is not None:
-                        run.response.sends = lambda request: fetch(request, attempt)
+                    if attempt is not None and self.fetch is not None:
+                        run.response.sends = partial(self.fetch, page=attempt, source=run.response)
                     if self.spider.invalid_items == "item":
                         run.response.invalid_item_reasons = []
                     if isinstance(argument, FetchError):
@@ -478,6 +501,9 @@ class CallbackRun:
             return self._drop(request, Reason.HOST_FULL)
         self._yielded_ids.add(task_id)
         task = request.task(now=self._now, depth=depth, parent=self._task.id, identity=identity)
+        if scope.referer != "off" and self.page is not None and self._write is None:
+            headers = scope.with_referer(task.headers, task.url, page=self.page)
+            task = replace(task, headers=headers)
         depth_limit = request.options.max_depth
         if depth_limit is None and (depth_limit := self._task.options.max_depth) is not None:
             task = replace(task, options=replace(task.options, max_depth=depth_limit))

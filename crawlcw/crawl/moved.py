@@ -184,7 +184,7 @@ class MovedPages:
             record = await self.session.ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):
                 return None
-            if _exchange(record.task) != _exchange(target):
+            if self._exchange(record.task) != self._exchange(target):
                 return None  # the task's own request may get another response
             settings = self.outcomes.settings
             claimed = await self.session.ledger.leases.claim(
@@ -195,6 +195,21 @@ class MovedPages:
             )
             self.session.leases.add(claimed.leases)
         return next(iter(claimed.leases), None)
+
+    def _exchange(self, task: Task) -> tuple[object, ...]:
+        """Return the parts of a task's request, without the URL, that determine the response."""
+        options, headers = task.options, task.headers
+        if self.outcomes.settings.referer != "off":
+            # Several pages lead to one task, so the Referer of the first page must not decide.
+            headers = tuple(pair for pair in headers if pair[0] != "Referer")
+        fetch_options = (
+            options.browser,
+            options.save_to,
+            options.truncate,
+            options.accept_statuses,
+            options.max_body,
+        )
+        return *fetch_options, options.session, options.proxy, options.cookies, headers
 
     async def _target(self, lease: Lease, home: Request) -> tuple[Task, Record | None]:
         """Return the task of a redirect's target, and the target's record if the ledger has it.
@@ -267,19 +282,6 @@ class MovedPages:
             settlements=(self.outcomes.settled(lease, outcome),),
             produced=Produced(tasks=[*new_tasks]),
         )
-
-
-def _exchange(task: Task) -> tuple[object, ...]:
-    """Return the parts of a task's request, without the URL, that determine the response."""
-    options = task.options
-    fetch_options = (
-        options.browser,
-        options.save_to,
-        options.truncate,
-        options.accept_statuses,
-        options.max_body,
-    )
-    return *fetch_options, options.session, options.proxy, options.cookies, task.headers
 
 
 def _is_plain(attempt: PageAttempt) -> bool:

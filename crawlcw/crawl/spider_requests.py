@@ -9,11 +9,21 @@ import asyncio
 from collections.abc import Callable, Container, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
-from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, replaced, user_attempt
+from crawlcw.api.attempt import (
+    Attempt,
+    LoggedOutError,
+    Next,
+    Purpose,
+    copied,
+    replaced,
+    user_attempt,
+)
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.crawl.admission import Admission
+from crawlcw.crawl.callbacks import Scope
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason, SpiderError
 from crawlcw.fetch.addresses import current_hop
@@ -33,10 +43,19 @@ class TasklessRequests:
     admission: Admission
     stats: Stats
     throttle_statuses: Container[int]
+    scope: Scope  #: adds the Referer of a page's requests
 
-    async def fetch(self, request: Request, page: Attempt | None = None) -> Response:
-        """See `Spider.fetch` and, for a request of the callback of *page*, `Response.fetch`."""
+    async def fetch(
+        self, request: Request, *, page: Attempt | None = None, source: Response | None = None
+    ) -> Response:
+        """See `Spider.fetch` and, for a request of the callback of *page*, `Response.fetch`.
+
+        *source* is the response whose `fetch` was called.
+        """
         location, _ = request.identity()
+        if source is not None:
+            request = copied(request)  # the header must not change the spider's request
+            request.headers = self.scope.with_referer(request.headers, location.url, page=source)
         purpose = Purpose.FETCH
         if page is not None:
             purpose = Purpose.PAGE
@@ -67,7 +86,8 @@ class TasklessRequests:
         if throttles(response, self.throttle_statuses):
             self.admission.throttled(response)
         if page is not None:
-            response = replaced(response, sends=lambda request: self.fetch(request, page))
+            response = replaced(response)
+            response.sends = partial(self.fetch, page=page, source=response)
             if session is not None:
                 response.session = session.page_session()
         return response

@@ -228,7 +228,13 @@ def test_every_setting_can_be_set_by_the_environment():
             name
         )
         text = text or dict.fromkeys(OFF, "yes").get(name)
-        words = {"cache": "dev", "claim": "batch", "mongo_driver": "motor", "url_rules": "tracking"}
+        words = {
+            "cache": "dev",
+            "claim": "batch",
+            "mongo_driver": "motor",
+            "url_rules": "tracking",
+            "referer": "origin",
+        }
         text = text or words.get(name)
         text = text or ("2h" if field.unit == "duration" else "7")
         text = "1 GiB" if name == "memory_budget" else text
