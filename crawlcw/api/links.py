@@ -9,13 +9,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from selectolax.lexbor import LexborNode
 
-from crawlcw.errors import Reason
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model import urls
+
+if TYPE_CHECKING:
+    from parsel import Selector
 
 Patterns = str | re.Pattern[str] | Iterable[str | re.Pattern[str]]
 Extensions = str | Iterable[str]
+Domains = str | Iterable[str]
 
 #: Extensions of files that are not pages: Scrapy's list, and some newer extensions.
 SKIPPED_EXTENSIONS = frozenset(
@@ -36,6 +42,8 @@ class LinkFilter:
 
     allow: tuple[re.Pattern[str], ...] = ()  #: one must match
     deny: tuple[re.Pattern[str], ...] = ()  #: none may match
+    allow_domains: frozenset[str] = frozenset()  #: allowed hosts, with subdomains; empty: all
+    deny_domains: frozenset[str] = frozenset()
     extensions: frozenset[str] | None = None  #: allowed extensions; `""`: no extension
     deny_extensions: frozenset[str] = frozenset()
 
@@ -44,6 +52,8 @@ class LinkFilter:
         *,
         allow: Patterns = (),
         deny: Patterns = (),
+        allow_domains: Domains = (),
+        deny_domains: Domains = (),
         extensions: Extensions | None = None,
         deny_extensions: Extensions | bool = False,
     ) -> "LinkFilter":
@@ -53,8 +63,10 @@ class LinkFilter:
         else:
             denied = _extensions(deny_extensions or ())
         return LinkFilter(
-            allow=_compiled_patterns("allow", allow),
-            deny=_compiled_patterns("deny", deny),
+            allow=compiled_patterns("allow", allow),
+            deny=compiled_patterns("deny", deny),
+            allow_domains=_domains("allow_domains", allow_domains),
+            deny_domains=_domains("deny_domains", deny_domains),
             extensions=None if extensions is None else _extensions(extensions),
             deny_extensions=denied,
         )
@@ -65,6 +77,12 @@ class LinkFilter:
             return False
         if self.deny and any(pattern.search(url) for pattern in self.deny):
             return False
+        if self.allow_domains or self.deny_domains:
+            host = urls.locate(url).host
+            if self.allow_domains and not urls.in_scope(host, self.allow_domains):
+                return False
+            if urls.in_scope(host, self.deny_domains):
+                return False
         if self.extensions is None and not self.deny_extensions:
             return True
         extensions = extensions_of(url)
@@ -104,12 +122,34 @@ def nodes_within(
             yield node
 
 
-def _compiled_patterns(name: str, patterns: Patterns) -> tuple[re.Pattern[str], ...]:
+def compiled_patterns(name: str, patterns: Patterns) -> tuple[re.Pattern[str], ...]:
+    """Return *patterns* as compiled expressions; raises `ValueError` that names the argument."""
     pattern_list = [patterns] if isinstance(patterns, str | re.Pattern) else patterns
     try:
         return tuple(re.compile(pattern) for pattern in pattern_list)
     except (re.error, TypeError) as error:
         raise ValueError(f"{name}={patterns!r} is not a regular expression: {error}") from None
+
+
+def _domains(name: str, domains: Domains) -> frozenset[str]:
+    try:
+        names = [domains] if isinstance(domains, str) else list(domains)
+        return frozenset(urls.locate(f"http://{domain}/").host for domain in names if domain)
+    except (TypeError, FetchError):
+        message = f"{name}={domains!r} must be hosts such as shop.example or shop.example:8080"
+        raise ValueError(message) from None
+
+
+def text_matches(
+    nodes: "Iterable[LexborNode | Selector | str | None]", patterns: tuple[re.Pattern[str], ...]
+) -> "Iterator[LexborNode | Selector | str | None]":
+    """Yield each node of *nodes* whose text matches one of *patterns*; an address has no text."""
+    for node in nodes:
+        if node is None or isinstance(node, str):
+            continue
+        text = node.text() if isinstance(node, LexborNode) else node.xpath("string()").get("")
+        if any(pattern.search(text) for pattern in patterns):
+            yield node
 
 
 def _extensions(extensions: Extensions) -> frozenset[str]:

@@ -12,7 +12,16 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 from crawlcw.api import markup
 from crawlcw.api.document import Document, check, not_css
 from crawlcw.api.forms import Form
-from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, nodes_within
+from crawlcw.api.links import (
+    EVERYTHING,
+    Domains,
+    Extensions,
+    LinkFilter,
+    Patterns,
+    compiled_patterns,
+    nodes_within,
+    text_matches,
+)
 from crawlcw.api.page_head import (
     Head,
     Refresh,
@@ -328,9 +337,13 @@ class Response(Document):
         *,
         allow: Patterns = (),
         deny: Patterns = (),
+        allow_domains: Domains = (),
+        deny_domains: Domains = (),
         extensions: Extensions | None = None,
         deny_extensions: Extensions | bool = False,
         restrict: str | None = None,
+        restrict_xpath: str | None = None,
+        restrict_text: Patterns = (),
         **options: Any,
     ) -> Iterator[Request]:
         """Return a request for each link: a node of a CSS selector, or a given node or address.
@@ -341,29 +354,55 @@ class Response(Document):
 
         - *allow*, *deny*: regular expressions; `re.search` in the absolute address must find one of
           *allow*, and none of *deny*.
+        - *allow_domains*, *deny_domains*: hosts, with their subdomains, that the address must have,
+          and must not have.
         - *extensions*: the file extensions that the address may have (`""`: no extension).
         - *deny_extensions*: the file extensions that the address must not have; True means media,
           archives and other files that are not pages.
         - *restrict*: a CSS selector; only links inside of its matches count.
+        - *restrict_xpath*: the same by an XPath expression, with parsel (extra `xpath`).
+        - *restrict_text*: regular expressions; `re.search` in the link's text must find one.
         """
         link_filter = EVERYTHING
-        if (allow, deny, extensions, deny_extensions) != ((), (), None, False):
+        filters = (allow, deny, allow_domains, deny_domains, extensions, deny_extensions)
+        if filters != ((), (), (), (), None, False):
             link_filter = LinkFilter.of(
-                allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
+                allow=allow,
+                deny=deny,
+                allow_domains=allow_domains,
+                deny_domains=deny_domains,
+                extensions=extensions,
+                deny_extensions=deny_extensions,
             )
         nodes: Iterator[Link]
         if isinstance(targets, str):
-            matches = self._nodes(targets)
-            nodes = iter(
-                matches if restrict is None else nodes_within(matches, self._nodes(restrict))
-            )
-        elif restrict is not None:
+            nodes = self._links(targets, restrict, restrict_xpath)
+        elif restrict is not None or restrict_xpath is not None:
             raise ValueError(
                 "follow_all(restrict=...) works only with a CSS selector, not with nodes"
             )
         else:
             nodes = iter(targets)
+        if restrict_text:
+            nodes = text_matches(nodes, compiled_patterns("restrict_text", restrict_text))
         return self._requests(nodes, link_filter, callback, options)
+
+    def _links(
+        self, css: str, restrict: str | None, restrict_xpath: str | None
+    ) -> "Iterator[LexborNode | Selector]":
+        """Return the nodes that match a CSS selector in the given parts of the page."""
+        if restrict_xpath is None:
+            matches = self._nodes(css)
+            return (
+                iter(matches) if restrict is None else nodes_within(matches, self._nodes(restrict))
+            )
+        if restrict is not None:
+            raise ValueError("follow_all() takes restrict= or restrict_xpath=, not both")
+        # A node of lexbor has no place in parsel's tree, so parsel selects the links as well.
+        matches_in_regions = (
+            link for region in self.selector.xpath(restrict_xpath) for link in region.css(css)
+        )
+        return (link for link in matches_in_regions if {"href", "src"} & link.attrib.keys())
 
     def _requests(
         self,

@@ -97,18 +97,14 @@ REQUEST_ARGUMENTS = {
 
 #: Arguments of Scrapy's `Rule` and `LinkExtractor`, and their counterparts in crawlcw's `Rule`.
 RULE_ARGUMENTS = {
-    "allow_domains": "allow= with a pattern of the host, or allowed_hosts of the spider",
     "attrs": "css= with a selector of the links",
     "canonicalize": "nothing: addresses are compared in their canonical form",
     "cb_kwargs": "context=",
-    "deny_domains": "deny= with a pattern of the host",
     "link_extractor": "allow=, deny=, restrict= of the rule itself",
-    "process_links": "a callback that filters response.follow_all(...)",
     "process_request": "before_request(self, request) of the spider",
     "process_value": "a callback that yields response.follow(address)",
     "restrict_css": "restrict=",
-    "restrict_text": "css= with a selector of the links",
-    "restrict_xpaths": "restrict= with a CSS selector",
+    "restrict_xpaths": "restrict_xpath=",
     "strip": "nothing: addresses are stripped",
     "tags": "css= with a selector of the links",
     "unique": "nothing: each address of a page is followed once",

@@ -357,7 +357,9 @@ class CallbackRun:
             is_over = await self._sort(self._products)
         rules = self._runner.spider.rules if self._write is None else ()
         if rules and self.page is not None:
-            await self._sort(requests(rules, self.page))
+            max_links = self._runner.scope.max_links
+            spider = self._runner.spider
+            await self._sort(requests(rules, self.page, owner=spider, max_links=max_links))
         return is_over
 
     async def _sort(self, products: Iterable[object] | AsyncIterator[object]) -> bool:

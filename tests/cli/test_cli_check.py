@@ -154,7 +154,7 @@ class Shop(CrawlSpider):
         {
             1: "import of scrapy.linkextractors.LinkExtractor -> Rule(allow=, deny=, restrict=)",
             2: "import of scrapy.spiders.CrawlSpider -> Spider with rules = [...]",
-            7: "LinkExtractor(restrict_xpaths=...) -> restrict= with a CSS selector",
+            7: "LinkExtractor(restrict_xpaths=...) -> restrict_xpath=",
             10: "parse_start_url -> parse(self, response)",
         },
     ),

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Request, Response, Rule, Spider, run_spider, url_list
+from crawlcw import Request, Response, Rule, Settings, Spider, run_spider, url_list
 from crawlcw.api.spider import check
 from crawlcw.errors import FetchError, SpiderError
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 
@@ -108,6 +109,7 @@ async def test_rules_hold_neither_for_lists_of_urls_nor_for_failures(tmp_path: A
     ("rules", "told"),
     [
         ([Rule(callback="parse_nothing")], "there is no callback 'parse_nothing'"),
+        ([Rule(process_links="keep")], "there is no method 'keep'"),
         ("/item/", "must be a list of crawlcw.Rule"),
         ([r"/item/"], "must be a list of crawlcw.Rule"),
         (Rule(), "must be a list of crawlcw.Rule"),
@@ -123,9 +125,12 @@ def test_rules_are_checked_before_the_crawl(rules: Any, told: str):
     [
         (
             {"restrict_xpaths": "//main"},
-            "Rule(restrict_xpaths=...) means nothing here: write restrict= with a CSS selector",
+            "Rule(restrict_xpaths=...) means nothing here: write restrict_xpath=",
         ),
-        ({"process_links": "f"}, "Rule(process_links=...) means nothing here: write a callback"),
+        ({"process_links": 1}, "Rule(process_links=1) takes a function or the name of a method"),
+        ({"allow_domains": "a b"}, "Rule: allow_domains='a b' must be hosts such as shop.example"),
+        ({"restrict_text": "("}, "Rule: restrict_text='(' is not a regular expression"),
+        ({"restrict": "a", "restrict_xpath": "//a"}, "Rule takes restrict= or restrict_xpath=, "),
         ({"cb_kwargs": {"a": 1}}, "Rule(cb_kwargs=...) means nothing here: write context="),
         ({"meta": {"a": 1}}, "Rule(meta=...) means nothing here: write context="),
         ({"priorty": 1}, "Rule has no argument priorty=: did you mean priority=?"),
@@ -139,3 +144,105 @@ def test_a_mistake_in_a_rule_names_the_rule(arguments: Any, told: str):
 
     assert str(caught.value).startswith(told)
     assert "Request" not in str(caught.value)
+
+
+PLACES = """
+<main><p><a href=/in/1>First</a> <a name=x>no link</a><a href=/in/2>Second <b>part</b></a>
+</main>
+<a href=http://shop.b.example/3>third part</a> <a href=http://c.example/4>fourth</a>
+<a href=/5><img src=/i.png></a> <a href=/5>fifth part</a>
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"restrict_xpath": "//main/p"}, ["/in/1", "/in/2"]),
+        ({"restrict_xpath": "//a[b]"}, ["/in/2"]),
+        ({"restrict_xpath": "//main", "restrict_text": "part"}, ["/in/2"]),
+        ({"restrict_text": [r"part$"]}, ["/in/2", "http://shop.b.example/3", "/5"]),
+        ({"allow_domains": ["b.example"]}, ["http://shop.b.example/3"]),
+        ({"deny_domains": ["a.example", "b.example"]}, ["http://c.example/4"]),
+        ({"allow_domains": "a.example", "deny": "/in/"}, ["/5"]),
+    ],
+)
+def test_a_rule_selects_links_by_place_text_and_domain(
+    arguments: dict[str, Any], expected: list[str]
+):
+    response = Response(HOME, request=Request(HOME), body=PLACES.encode())
+
+    urls = [request.url.replace(HOME, "/") for request in Rule(**arguments).requests(response)]
+
+    assert urls == expected
+    assert not response.dropped.counts
+
+
+def newest(requests: list[Request]) -> list[Request]:
+    return requests[-1:]
+
+
+class Processed(Shop):
+    def reversed(self, requests: list[Request]) -> Any:
+        for request in reversed(requests):
+            request.priority = 5
+            yield request
+        yield Request(f"{HOME}list/added")
+
+    def parse(self, response: Response) -> Any:
+        yield {"item": response.url.removeprefix(HOME)}
+
+    parse_list = parse
+
+
+@pytest.mark.parametrize(
+    ("limit", "lists", "item"),
+    [
+        (100, ["list/1", "list/2", "list/3", "list/4", "list/added"], ["item/4"]),
+        (3, ["list/1", "list/2", "list/3"], []),
+    ],
+)
+async def test_process_links_changes_the_requests_of_a_rule(
+    limit: int, lists: list[str], item: list[str], tmp_path: Any
+):
+    spider, url = Processed(), f"sqlite:///{tmp_path / 'ledger.db'}"
+    spider.rules = [
+        Rule(allow="/list/", process_links="reversed", callback="parse_list"),
+        Rule(allow="/item/", process_links=newest, callback="parse_list"),
+    ]
+    numbers = range(1, 5)
+    pages = [f"/list/{n}" for n in numbers] + [f"/item/{n}" for n in numbers]
+    site: dict[str, str | Replay] = {HOME: links(*pages)}
+    site |= {f"{HOME}{page.removeprefix('/')}": "x" for page in [*pages, "/list/added"]}
+
+    report = await run_spider(
+        spider,
+        ledger=url,
+        downloader=ReplayDownloader(site),
+        settings=Settings(max_links_per_page=limit),
+    )
+
+    ledger = await open_ledger(url, "shop")
+    tasks = [record.task async for record in ledger.queries.walk(TaskFilter())]
+    await ledger.close()
+    # The limit of links holds for the arguments of process_links, and for its result.
+    followed = {task.url.removeprefix(HOME): task.priority for task in tasks}
+    assert followed.keys() == {"", *lists, *item}
+    assert followed["list/1"] == 5
+    assert bool(report.links_dropped) is (limit == 3)
+
+
+async def test_a_process_links_that_returns_nothing_fails_its_page(tmp_path: Any):
+    errors: list[str] = []
+
+    class Wrong(Processed):
+        rules = [Rule(process_links=lambda requests: None)]  # type: ignore[arg-type,return-value]
+
+        def on_error(self, request: Request, error: FetchError) -> None:
+            errors.append(error.message)
+
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    await run_spider(Wrong(), ledger=url, downloader=ReplayDownloader(SITE))
+
+    assert errors == [
+        "SpiderError: <lambda>() of a Rule returned NoneType: return a list of requests"
+    ]
