@@ -59,7 +59,7 @@ class Request(values.FileSource):
     - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: settings for this request only. A
       *timeout* longer than `read_timeout` also replaces `read_timeout`.
     - *max_depth*: the setting `max_depth` for this request and for all links from its page. If it
-      is 0 for a start URL, the crawl follows no link of that page.
+      is 0, a start URL is crawled without its links, and a link is not followed.
 
     Any text is accepted as a URL, because the crawl drops and counts a link that cannot be fetched.
     Raises `SpiderError` if the arguments contradict each other, or if a value cannot be sent or

@@ -25,7 +25,7 @@ SETTINGS = {
     "CONCURRENT_REQUESTS_PER_DOMAIN": "per_host_concurrency=",
     "COOKIES_ENABLED": "cookies= (off by default)",
     "DEFAULT_REQUEST_HEADERS": "headers=",
-    "DEPTH_LIMIT": "max_depth=",
+    "DEPTH_LIMIT": "max_depth= (0: only start URLs; none: no limit)",
     "DOWNLOADER_MIDDLEWARES": "before_request() and after_response() of the spider",
     "DOWNLOAD_DELAY": "delay=",
     "DOWNLOAD_HANDLERS": "downloader() of the spider",

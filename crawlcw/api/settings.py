@@ -113,7 +113,10 @@ class Settings:
     )
     max_redirects: Count = Count(10, "most redirects from one URL, over all hosts", unit="hops")
     max_depth: Ceiling = Ceiling(
-        None, "most links from a start URL to a page; none: no limit", unit="links"
+        None,
+        "most links from a start URL to a page; 0: only the pages of start URLs; none: no limit",
+        unit="links",
+        minimum=0,
     )
     max_pages: Ceiling = Ceiling(
         None,

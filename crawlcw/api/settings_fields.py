@@ -88,14 +88,20 @@ class Count(SettingField[int | str, int]):
 
 
 class Ceiling(SettingField[int | str | None, int | None]):
-    """A setting with a whole number of at least 1, or None (in text: `none`) for no limit."""
+    """A setting with a whole number of at least *minimum*, or None (`none`) for no limit."""
+
+    def __init__(self, default: int | None, doc: str, *, unit: str = "", minimum: int = 1) -> None:
+        self.minimum = minimum
+        super().__init__(default, doc, unit=unit)
 
     def read(self, value: int | str | None) -> int | None:
         if value is None or is_none(value):
             return None
         number = None if isinstance(value, bool) else _whole_number(value)
-        if number is None or number < 1:
-            raise SettingsError(f"{value!r} is neither a whole number of at least 1 nor none")
+        if number is None or number < self.minimum:
+            raise SettingsError(
+                f"{value!r} is neither a whole number of at least {self.minimum} nor none"
+            )
         return number
 
 

@@ -226,7 +226,8 @@ class MovedPages:
         max_depth = lease.task.options.max_depth
         if max_depth is None:
             max_depth = settings.max_depth
-        if max_depth is not None and target.depth > max(max_depth, lease.task.depth):
+        # A redirect of a start URL leads to its page, even if the limit is 0.
+        if max_depth is not None and target.depth > max(max_depth, lease.task.depth, 1):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
         record, limit = await self.session.ledger.tasks.get(target.id), settings.max_redirects
         # Without this limit, a chain of pages could redirect for ever.
