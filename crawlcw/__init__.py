@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from crawlcw.api.spider import Spider as Spider
     from crawlcw.api.spider import url_list as url_list
     from crawlcw.api.syndication import FeedEntry as FeedEntry
+    from crawlcw.assembly import add_pages as add_pages
     from crawlcw.assembly import open_crawl as open_crawl
     from crawlcw.assembly import run_spider as run_spider
     from crawlcw.crawl.crawl import Crawl as Crawl
+    from crawlcw.crawl.page_adder import AddedPages as AddedPages
     from crawlcw.errors import CrawlcwError as CrawlcwError
     from crawlcw.errors import Defer as Defer
     from crawlcw.errors import DropItem as DropItem
@@ -66,8 +68,9 @@ _EXPORTS = {
     "crawlcw.api.sitemap_spider": ("SitemapEntry", "SitemapSpider"),
     "crawlcw.api.spider": ("Spider", "url_list"),
     "crawlcw.api.syndication": ("FeedEntry",),
-    "crawlcw.assembly": ("open_crawl", "run_spider"),
+    "crawlcw.assembly": ("add_pages", "open_crawl", "run_spider"),
     "crawlcw.crawl.crawl": ("Crawl",),
+    "crawlcw.crawl.page_adder": ("AddedPages",),
     "crawlcw.errors": (
         "CrawlcwError",
         "Defer",

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from crawlcw.api.attempt import Downloader, Purpose
+from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import RUNNING_CRAWL, Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
@@ -26,9 +28,11 @@ from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.item_keys import Duplicates
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.lending import Lending
+from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import Outcomes
+from crawlcw.crawl.page_adder import BATCH_SIZE, AddedPages, PageAdder
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
@@ -322,6 +326,50 @@ class _Parts(Parts):
         self.background.append(lending.run)
         if self.bodies is not None:
             self.background.append(self.bodies.mend)
+
+
+async def add_pages(
+    spider: Spider | str,
+    pages: Iterable[str | Request],
+    *,
+    ledger: str = DEFAULT_LEDGER,
+    settings: Settings | None = None,
+) -> AddedPages:
+    """Add URLs and requests to the ledger of a spider, also while other programs crawl the spider.
+
+    Does the same as `crawlcw add`. A running crawl requests new pages within a second, and a later
+    crawl requests them if none is running. The pages have the depth 0, and obey `url_rules`. Links
+    that a crawl would not follow are counted in `refused`; known pages do not change. *spider* may
+    be the name of a spider with a ledger. Then nothing is refused except invalid URLs, and
+    `url_rules` do not apply, because only the spider knows its hosts, callbacks and settings.
+
+    Raises `UsageError` for an invalid request, or a callback that the spider does not have; the
+    pages before it may be added. Also raises `UsageError` for a name without a ledger, and
+    `LedgerUnavailableError` if the ledger does not answer.
+    """
+    name = spider if isinstance(spider, str) else spider.name
+    if isinstance(spider, str):
+        settings = settings or Settings()
+        await (await open_ledger(ledger, name, settings=settings, create=False)).close()
+    else:
+        check(spider)
+        settings = settings or spider.settings
+    open_pages = iter(pages)
+
+    async def batches() -> AsyncIterator[list[Request]]:
+        while batch := [*islice(open_pages, BATCH_SIZE)]:
+            yield [Request(page) if isinstance(page, str) else page for page in batch]
+
+    raw_ledger = await open_ledger(ledger, name, settings=settings)
+    try:
+        checks = None
+        if isinstance(spider, Spider):
+            checks = LinkChecks(spider, settings, await raw_ledger.notes.state())
+        adder = PageAdder(raw_ledger, None if isinstance(spider, str) else spider, checks)
+        await adder.add_all(batches())
+    finally:
+        await raw_ledger.close()
+    return adder.counts
 
 
 async def run_spider(

@@ -228,6 +228,11 @@ class Settings:
         "visit",
         unit="visits",
     )
+    keep_running: Flag = Flag(
+        False,
+        "when no page is due, wait for pages of `crawlcw add` and for revisits, instead of ending "
+        "the crawl",
+    )
     lease: Duration = Duration(
         "60s",
         "how long a process keeps a claimed task without renewing its lease",

@@ -497,7 +497,12 @@ class Coordinator:
         # A task keeps a due time until its outcome is committed, and its links are written before
         # the commit. So the ledger is drained if no task has a due time.
         if next_due is None and self.frontier.is_seeded and not has_work:
-            return True
+            if not self._settings.keep_running:
+                return True
+            self._session.note_waiting()
+            if await self._ledger.admin.revisit_due():
+                self.wake()
+                return False
         await self.internal_errors.end_if_only_these_remain()
         now, idle_s, wakes_at = self._ledger.now(), self._idle_pause_s, next_due
         others_work = next_due is not None and next_due <= now
@@ -529,7 +534,9 @@ class Coordinator:
         """Return why this process has no work now; *wakes_at* is when it may have work again."""
         now = self._ledger.now()
         if next_due is None:
-            return IdleReason(start=True)
+            # Without `keep_running`, only `start` keeps a crawl without due tasks alive.
+            is_seeded = self.frontier.is_seeded
+            return IdleReason(start=not is_seeded, new_pages=is_seeded)
         workers, _ = await self._session.neighbours()
         # A due time that is nearer than the length of a lease is probably the end of a lease.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):

@@ -182,6 +182,8 @@ class WorkerSession:
         self._recorded_minute = minute_of(self.started_at)
         self._max_lag = 0.0  #: longest lag of the event loop since the last recorded point
         self._is_idle = False
+        #: Whether this worker has waited for new tasks because no task was due.
+        self._keeps_running = False
         self._idle_changed = asyncio.Event()
 
     async def join(self) -> None:
@@ -330,6 +332,7 @@ class WorkerSession:
             processing=len(self.leases),
             memory=resident_memory(),
             lag=round(self.watchdog.lag(), 4),
+            keeps_running=self._keeps_running,
         )
 
     def _rate(self) -> float:
@@ -369,6 +372,12 @@ class WorkerSession:
         """Note whether this worker has no host to work on although the ledger has tasks."""
         if idle != self._is_idle:
             self._is_idle = idle
+            self._idle_changed.set()
+
+    def note_waiting(self) -> None:
+        """Note that this worker waits for new tasks instead of ending."""
+        if not self._keeps_running:
+            self._keeps_running = True
             self._idle_changed.set()
 
     async def neighbours(self) -> tuple[int, int]:

@@ -27,6 +27,7 @@ class IdleReason:
     proxies: str = ""  #: why no proxy is usable before `ends_at`; empty if a proxy is usable
     others_have_tasks: bool = False  #: whether other workers probably lease the due tasks
     start: bool = False  #: whether the crawl waits only for the spider's `start`
+    new_pages: bool = False  #: whether the crawl waits only for new pages (`keep_running`)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "IdleReason":
@@ -54,6 +55,8 @@ class IdleReason:
             return "waiting for other workers"
         if self.start:
             return "waiting for the next request of start()"
+        if self.new_pages:
+            return "waiting for new pages (`crawlcw add`)"
         if self.ends_at is not None:
             return f"nothing is due before {_time_of_day(self.ends_at)}"
         return ""
@@ -118,6 +121,7 @@ def _both(first: IdleReason, second: IdleReason) -> IdleReason:
         hosts=first.hosts + second.hosts,
         others_have_tasks=first.others_have_tasks or second.others_have_tasks,
         start=first.start or second.start,
+        new_pages=first.new_pages and second.new_pages,
     )
 
 

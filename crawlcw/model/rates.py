@@ -39,6 +39,7 @@ class Vitals:
     processing: int = 0  #: number of tasks leased by the worker
     memory: int = 0  #: resident memory of the process in bytes; 0: unknown
     lag: float = 0.0  #: recent maximum of the event loop's lag in seconds
+    keeps_running: bool = False  #: whether the worker waits for new pages when no page is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,11 @@ class Worker:
     vitals: Vitals | None = None  #: the last counts and state that the worker wrote
     loan: Loan | None = None  #: the last loan that an owner offered to the worker
     report: LoanReport | None = None  #: the worker's report about a loan that it used
+
+    @property
+    def keeps_running(self) -> bool:
+        """Whether the worker waits for new pages when no page is due."""
+        return self.vitals is not None and self.vitals.keeps_running
 
     @property
     def has_returned(self) -> bool:

@@ -100,8 +100,9 @@ class Alarms:
 
     def _idle_seconds(self, idle_reason: IdleReason | None) -> float | None:
         """Return the seconds without progress if an alarm is due, else None."""
-        # Raise no alarm if other workers lease the due tasks, because these workers make progress.
-        if idle_reason is None or idle_reason.others_have_tasks:
+        # Raise no alarm if other workers lease the due tasks, because these workers make progress,
+        # or if all pages are done.
+        if idle_reason is None or idle_reason.others_have_tasks or idle_reason.new_pages:
             self._idle_since, self._is_reported = None, False
             return None
         now = self._clock()

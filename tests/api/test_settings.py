@@ -219,7 +219,7 @@ def test_an_unknown_variable_sets_nothing_and_is_named():
     ]
 
 
-OFF = ("any_port", "cookies", "insecure", "browser", "keep_bodies", "trace")
+OFF = ("any_port", "keep_running", "cookies", "insecure", "browser", "keep_bodies", "trace")
 
 
 def test_every_setting_can_be_set_by_the_environment():

@@ -140,3 +140,13 @@ def test_proxies_that_all_rest_are_why_nothing_moves():
     assert found.fields()["proxies"] == "the proxy http://gate:1 cannot be reached"
     rests.network_down_since = NOW
     assert rests.idle_reason(NOW).sentence().startswith("the network has been down")
+
+
+def test_a_crawl_waits_for_new_pages_only_if_all_workers_do():
+    waiting = IdleReason(new_pages=True)
+
+    assert waiting.sentence() == "waiting for new pages (`crawlcw add`)"
+    assert merged([waiting, waiting]) == waiting
+    assert merged([waiting, IdleReason(others_have_tasks=True)]) == IdleReason(
+        others_have_tasks=True
+    )

@@ -61,7 +61,7 @@ SUBJECTS = (
         module="crawlcw",
         names=(
             *("run_spider", "open_crawl", "Crawl", "Report", "FinishReason", "IdleReason"),
-            "Status",
+            *("Status", "add_pages", "AddedPages"),
         ),
     ),
     Subject(

@@ -70,6 +70,17 @@ async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFix
     assert record.idle_reason["hosts_resting"] == 2
 
 
+async def test_a_crawl_that_waits_for_new_pages_raises_no_alarm():
+    spider = Told()
+    crawl = FakeCrawl(spider, idle_after="1m")
+    crawl.idle_reason = IdleReason(new_pages=True)
+
+    for seconds in (0, 61, 61):
+        await crawl.after(seconds)
+
+    assert spider.heard == []
+
+
 async def rates(share: float | None, *looks: tuple[int, int]) -> list[Any]:
     """Return the failure rate that the spider hears after each look.
 

@@ -13,11 +13,11 @@ import click
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider
 from crawlcw.cli import ledger_option, loading, loop, options, reading_requests, reading_tasks
-from crawlcw.cli.adding_pages import AddCounts, PageAdder
 from crawlcw.cli.chunks import in_chunks
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.link_checks import LinkChecks
+from crawlcw.crawl.page_adder import BATCH_SIZE, AddedPages, PageAdder
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Added
@@ -146,17 +146,17 @@ def _file(source: str) -> IO[bytes]:
 
 async def _add_pages(
     name: str, spider: Spider | None, ledger_url: str, requests: Iterator[Request]
-) -> AddCounts:
+) -> AddedPages:
     settings = options.settings_of(spider)
     async with ledger_option.closing(open_ledger(ledger_url, name, settings=settings)) as ledger:
         state = await ledger.notes.state()
         checks = None if spider is None else LinkChecks(spider, settings, state)
         adder = PageAdder(ledger, spider, checks)
-        await adder.add_all(requests)
+        await adder.add_all(in_chunks(requests, chunk_size=BATCH_SIZE))
         return adder.counts
 
 
-def _print_added_pages(counts: AddCounts, *, as_json: bool) -> None:
+def _print_added_pages(counts: AddedPages, *, as_json: bool) -> None:
     if as_json:
         refused_by_reason = dict(counts.refused.most_common())
         click.echo(

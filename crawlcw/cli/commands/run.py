@@ -50,6 +50,11 @@ from crawlcw.ledger.protocol import Ledger
     type=click.Choice(("each", "batch")),
     help="Claim tasks one by one, or many tasks in one round trip to the ledger.",
 )
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Wait for pages of `crawlcw add` instead of ending, until a signal or `crawlcw stop`.",
+)
 @click.option("--fresh", is_flag=True, help="Delete the data of SPIDER, and start again.")
 @options.yes_option
 @exposing.options
@@ -74,6 +79,7 @@ def command(
     max_items: int | None,
     outputs: list[Target],
     claim: str | None,
+    keep: bool,
     fresh: bool,
     yes: bool,
     metrics_port: int | None,
@@ -120,7 +126,11 @@ def command(
             environment=os.environ if channel is None else {},
         )
         option_assignments = _assigned(
-            concurrency=concurrency, max_pages=max_pages, max_items=max_items, claim=claim
+            concurrency=concurrency,
+            max_pages=max_pages,
+            max_items=max_items,
+            claim=claim,
+            keep_running=keep or None,
         )
         # Exclude the loaded modules from garbage collection, because they stay until the end. The
         # exclusion saves a tenth of a second at exit. Load the spider after `gc.freeze`, so that
@@ -150,16 +160,17 @@ def command(
         loop.run(dropping.clear(loaded_spider.name, ledger_url, settings=settings, yes=yes))
     to_stdout = any(target.is_stdout for target in outputs)
     output = showing.Output(format=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
-
-    async def write_items(ledger: Ledger) -> None:
-        if outputs:
-            from crawlcw.feeds.export import ItemSelection, export
-
-            await export(ledger, outputs, ItemSelection(), stdout=exporting.stdout())
-
+    afterwards = partial(_write_items, outputs)
     return loop.run(
-        crawl(loaded_spider, ledger_url, settings=settings, output=output, afterwards=write_items)
+        crawl(loaded_spider, ledger_url, settings=settings, output=output, afterwards=afterwards)
     )
+
+
+async def _write_items(outputs: list[Target], ledger: Ledger) -> None:
+    if outputs:
+        from crawlcw.feeds.export import ItemSelection, export
+
+        await export(ledger, outputs, ItemSelection(), stdout=exporting.stdout())
 
 
 def _crawl_by(

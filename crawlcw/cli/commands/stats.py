@@ -45,6 +45,11 @@ class _CrawlStats:
     control: Control
     now: datetime
 
+    @property
+    def waits_for_pages(self) -> bool:
+        """Whether no page is due, and a worker waits for new pages."""
+        return self.next_due is None and any(worker.keeps_running for worker in self.workers)
+
 
 @ledger_command("stats")
 @options.json_option
@@ -196,6 +201,7 @@ def _json(numbers: _CrawlStats) -> str:
                 for worker in numbers.workers
             ],
             "next_due": numbers.next_due and iso_time(numbers.next_due),
+            "waits_for_pages": numbers.waits_for_pages,
             **numbers.control.fields(),
         }
     )
@@ -247,6 +253,6 @@ def _reason(name: str) -> str:
 
 def _next_due_text(numbers: _CrawlStats) -> str:
     if numbers.next_due is None:
-        return "never: drained"
+        return "waiting for new pages" if numbers.waits_for_pages else "never: drained"
     wait = numbers.next_due - numbers.now
     return f"in {format_duration(wait)}" if wait > timedelta(0) else "now"

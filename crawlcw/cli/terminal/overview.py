@@ -24,6 +24,7 @@ from crawlcw.model.sanitize import printable
 _FRAME, _TABLE = 8, 4
 _LONGEST_NAME = 50
 _DRAINED = "drained: nothing is left to do"
+_WAITING = "drained: waiting for new pages"
 _MAX_REASONS = 6
 #: The display shows the lag of a worker's event loop in red if the lag is at least this long.
 _MAX_LAG_S = 1.0
@@ -42,7 +43,7 @@ def display(state: CrawlState, *, height: int) -> RenderableType:
     if state.paused is not None:
         parts.append(Text(_paused(state.paused), style="bold yellow"))
     if _is_drained(state):
-        parts.append(Text(f"{_DRAINED}; Ctrl-C ends this display", style="bold green"))
+        parts.append(Text(f"{_drained(state)}; Ctrl-C ends this display", style="bold green"))
     if state.error:
         parts.append(Text(printable(state.error), style="bold red"))
     parts.append(_workers(state, max_rows=worker_rows))
@@ -64,7 +65,7 @@ def line(state: CrawlState) -> str:
     if state.paused is not None:
         parts.append(_paused(state.paused))
     if _is_drained(state):
-        parts.append(_DRAINED)
+        parts.append(_drained(state))
     failing_count = sum(host_line.host.failures > 0 for host_line in state.hosts)
     if failing_count:
         parts.append(f"hosts failing {failing_count:,}")
@@ -96,6 +97,10 @@ def fields(state: CrawlState) -> dict[str, Any]:
 
 def _is_drained(state: CrawlState) -> bool:
     return state.counted_at is not None and not state.backlog
+
+
+def _drained(state: CrawlState) -> str:
+    return _WAITING if any(worker.keeps_running for worker in state.workers) else _DRAINED
 
 
 def _paused(start: str) -> str:

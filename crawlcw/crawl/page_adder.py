@@ -3,14 +3,13 @@
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
 
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider, callback_named
-from crawlcw.cli.chunks import in_chunks
 from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -18,17 +17,17 @@ from crawlcw.model.task import ChangedTask, Task
 
 #: Number of requests in a transaction. In large batches SQLite writes fewer index pages. For a
 #: million tasks SQLite wrote 8 GiB in these batches, and 24 GiB in batches of 1,000.
-_BATCH_SIZE = 5_000
+BATCH_SIZE = 5_000
 #: Minimum seconds between two signals in the ledger, because each makes a crawl check all hosts.
 _SIGNAL_EVERY = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
-class AddCounts:
-    """Counts of added and refused requests."""
+class AddedPages:
+    """The result of adding pages to a crawl."""
 
-    new: int = 0
-    existing: int = 0
+    new: int = 0  #: number of new tasks
+    existing: int = 0  #: number of requests whose task the ledger had already
     reopened: int = 0  #: number of existing tasks that will run again
     refused: Counter[str] = field(default_factory=Counter)  #: number of refused requests, by reason
     examples: dict[str, str] = field(default_factory=dict)  #: one refused URL for each reason
@@ -47,19 +46,19 @@ class PageAdder:
         self._salt = secrets.token_hex(8)
         self._dont_filter_numbers = count()
         self._signalled_at = float("-inf")
-        self.counts = AddCounts()
+        self.counts = AddedPages()
 
-    async def add_all(self, requests: Iterator[Request]) -> None:
-        """Add each request as soon as *requests* yields it, and signal running crawls.
+    async def add_all(self, batches: AsyncIterable[Sequence[Request]]) -> None:
+        """Add each batch as soon as *batches* yields it, and signal running crawls.
 
         Raises `UsageError` for an invalid request or a callback that the spider does not have. All
         requests before the invalid request are added.
         """
         try:
-            async for batch in in_chunks(requests, chunk_size=_BATCH_SIZE):
+            async for batch in batches:
                 await self._add(batch)
         except UsageError as error:
-            if self.counts == AddCounts():
+            if self.counts == AddedPages():
                 raise
             raise UsageError(f"{error}; the requests before it are added") from None
         finally:
