@@ -376,7 +376,13 @@ class Response(Document):
             )
         nodes: Iterator[Link]
         if isinstance(targets, str):
-            nodes = self._links(targets, restrict, restrict_xpath)
+            if restrict_xpath is not None:
+                nodes = self._links_within(restrict_xpath, targets, restrict)
+            else:
+                matches = self._nodes(targets)
+                nodes = iter(
+                    matches if restrict is None else nodes_within(matches, self._nodes(restrict))
+                )
         elif restrict is not None or restrict_xpath is not None:
             raise ValueError(
                 "follow_all(restrict=...) works only with a CSS selector, not with nodes"
@@ -387,22 +393,17 @@ class Response(Document):
             nodes = text_matches(nodes, compiled_patterns("restrict_text", restrict_text))
         return self._requests(nodes, link_filter, callback, options)
 
-    def _links(
-        self, css: str, restrict: str | None, restrict_xpath: str | None
-    ) -> "Iterator[LexborNode | Selector]":
-        """Return the nodes that match a CSS selector in the given parts of the page."""
-        if restrict_xpath is None:
-            matches = self._nodes(css)
-            return (
-                iter(matches) if restrict is None else nodes_within(matches, self._nodes(restrict))
-            )
+    def _links_within(
+        self, restrict_xpath: str, css: str, restrict: str | None
+    ) -> "Iterator[Selector]":
+        """Return the links that match a CSS selector inside the matches of an XPath expression."""
         if restrict is not None:
             raise ValueError("follow_all() takes restrict= or restrict_xpath=, not both")
         # A node of lexbor has no place in parsel's tree, so parsel selects the links as well.
-        matches_in_regions = (
-            link for region in self.selector.xpath(restrict_xpath) for link in region.css(css)
-        )
-        return (link for link in matches_in_regions if {"href", "src"} & link.attrib.keys())
+        for region in self.selector.xpath(restrict_xpath):
+            for link in region.css(css):
+                if "href" in link.attrib or "src" in link.attrib:
+                    yield link
 
     def _requests(
         self,

@@ -184,9 +184,10 @@ class Outcomes:
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
         """Record that a page is finished, and whether it may become a probe page."""
         task, session = attempt.lease.task, attempt.session
-        ours = () if self.settings.referer == "off" else ("Referer",)
-        has_headers = any(name not in ours for name, _ in task.headers)
-        plain = task.method == "GET" and not has_headers and response.url == task.url
+        headers = task.headers
+        if headers and self.settings.referer != "off":
+            headers = tuple(pair for pair in headers if pair[0] != "Referer")
+        plain = task.method == "GET" and not headers and response.url == task.url
         if session is not None:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)

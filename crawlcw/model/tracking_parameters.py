@@ -44,8 +44,11 @@ def without_tracking(url: str) -> str:
     if not query:
         return url
     parameters = query.split("&")
-    kept = [text for text in parameters if not _TRACKING.fullmatch(text.partition("=")[0])]
-    if len(kept) == len(parameters):
+    other_parameters = [
+        text for text in parameters if not _TRACKING.fullmatch(text.partition("=")[0])
+    ]
+    if len(other_parameters) == len(parameters):
         return url
+    new_query = "&".join(other_parameters)
     # Without parameters, the address is the same as that of a link without a query.
-    return f"{path}{question_mark if kept else ''}{'&'.join(kept)}{mark}{fragment}"
+    return f"{path}{question_mark if new_query else ''}{new_query}{mark}{fragment}"
