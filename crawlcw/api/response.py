@@ -123,8 +123,9 @@ class Response(Document):
     invalid_item_reasons: list[str] | None = None
     #: How often a selector filled a field, by both; "" is no selector. None: it is not counted.
     field_sources: Counter[tuple[str, str]] | None = None
-    #: Sends a request of this page's callback; None outside of a crawl.
-    sends: "Callable[[Request], Awaitable[Response]] | None" = None
+    #: Sends a request of this page's callback, and gets the response whose `fetch` was called; None
+    #: outside of a crawl.
+    sends: "Callable[[Request, Response], Awaitable[Response]] | None" = None
     #: Whether the crawl prepares the tree of the body for the callback.
     needs_tree: ClassVar[bool] = True
 
@@ -328,7 +329,8 @@ class Response(Document):
             raise SpiderError(
                 "response.fetch() works only in the callback of a page that was just fetched"
             )
-        return await self.sends(target if isinstance(target, Request) else self.follow(target))
+        request = target if isinstance(target, Request) else self.follow(target)
+        return await self.sends(request, self)
 
     def follow_all(
         self,

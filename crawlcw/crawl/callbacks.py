@@ -87,7 +87,7 @@ class Fetch(Protocol):
     """A function that sends a request of a page's callback."""
 
     def __call__(
-        self, request: Request, /, *, page: Attempt, source: Response
+        self, request: Request, source: Response, /, *, page: Attempt
     ) -> Awaitable[Response]:
         """See `Response.fetch`; *page* is the page's attempt, *source* the calling response."""
 
@@ -249,7 +249,8 @@ class Runner:
             if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
                     if attempt is not None and self.fetch is not None:
-                        run.response.sends = partial(self.fetch, page=attempt, source=run.response)
+                        # `sends` must not have the response, because of the reference cycle.
+                        run.response.sends = partial(self.fetch, page=attempt)
                     if self.spider.invalid_items == "item":
                         run.response.invalid_item_reasons = []
                     if isinstance(argument, FetchError):

@@ -46,7 +46,7 @@ class TasklessRequests:
     scope: Scope  #: adds the Referer of a page's requests
 
     async def fetch(
-        self, request: Request, *, page: Attempt | None = None, source: Response | None = None
+        self, request: Request, source: Response | None = None, *, page: Attempt | None = None
     ) -> Response:
         """See `Spider.fetch` and, for a request of the callback of *page*, `Response.fetch`.
 
@@ -86,8 +86,7 @@ class TasklessRequests:
         if throttles(response, self.throttle_statuses):
             self.admission.throttled(response)
         if page is not None:
-            response = replaced(response)
-            response.sends = partial(self.fetch, page=page, source=response)
+            response = replaced(response, sends=partial(self.fetch, page=page))
             if session is not None:
                 response.session = session.page_session()
         return response
