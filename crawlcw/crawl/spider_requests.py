@@ -85,10 +85,10 @@ class TasklessRequests:
         self.stats.statuses[response.status] += 1
         if throttles(response, self.throttle_statuses):
             self.admission.throttled(response)
-        if page is not None:
-            response = replaced(response, sends=partial(self.fetch, page=page))
-            if session is not None:
-                response.session = session.page_session()
+        if page is not None and source is not None:
+            # Share the page's session, so that the callback may retire it by either response.
+            sends = partial(self.fetch, page=page)
+            response = replaced(response, session=source.session, sends=sends)
         return response
 
 

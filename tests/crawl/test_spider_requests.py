@@ -11,6 +11,7 @@ from aiohttp import web
 
 from crawlcw import FetchError, Reason, Report, Request, Response, Settings, Spider, SpiderError
 from crawlcw.assembly import run_spider
+from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import loopback
 
 #: One slot of the host, so a request that waits for a slot of its own page would wait for ever.
@@ -356,3 +357,23 @@ async def test_a_response_outside_of_a_crawl_fetches_nothing():
 
     with pytest.raises(SpiderError, match="works only in the callback of a page"):
         await response.fetch("/next")
+
+
+async def test_a_start_url_that_redirects_to_its_apex_may_fetch_there(tmp_path: Path):
+    www, apex = "http://www.a.example/", "http://a.example/"
+    site = {www: Replay(status=301, headers={"Location": apex}), apex: "home"}
+    site |= {f"{apex}stock": "7", "http://other.example/": "other"}
+
+    class Apex(Spider):
+        name = "apex"
+        start_urls = [www]
+
+        async def parse(self, response: Response) -> Any:
+            yield {"stock": (await response.fetch("stock")).text}
+            with pytest.raises(FetchError, match="not in allowed_hosts"):
+                await response.fetch("http://other.example/")
+
+    url = f"sqlite:///{tmp_path / 'crawl.db'}"
+    report = await run_spider(Apex(), ledger=url, downloader=ReplayDownloader(site))
+
+    assert (report.items, report.taskless, report.failures) == (1, 1, {})
