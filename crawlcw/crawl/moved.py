@@ -4,7 +4,8 @@ A redirect ends its task, and the redirect's target becomes a new task. The targ
 before the redirecting task ends, so no target is lost if the process dies between these two writes.
 """
 
-from dataclasses import KW_ONLY, dataclass, replace
+from collections import OrderedDict
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 
 import anyio
@@ -18,14 +19,17 @@ from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.outcomes import Done, Outcomes, info_of
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.session import WorkerSession
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.redirects import loop_message, onward
 from crawlcw.model import urls
+from crawlcw.model.health import remember
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id
 from crawlcw.model.transitions import Moved, is_quarantined
 
 #: A page with a refresh (`<meta http-equiv=refresh>`) after at most this time is a redirect.
 _REDIRECTING = timedelta(seconds=5)
+#: How long a page waits for the outcome of its canonical page.
+_CANONICAL_WAIT = timedelta(seconds=2)
 #: Maximum number of tasks to follow in the search for a redirect loop.
 _LONGEST_LOOP = 100
 
@@ -40,6 +44,8 @@ class MovedPages:
     adder: TaskAdder  #: adds the targets
     robots: Robots
     scope: Scope
+    #: Ids of the last tasks that got the page of another URL, so that they are no aliases.
+    _homes: OrderedDict[bytes, None] = field(init=False, default_factory=OrderedDict)
 
     def follows(self, attempt: PageAttempt, url: str) -> bool:
         """Return whether an attempt without a session itself requests a redirect's target.
@@ -124,7 +130,7 @@ class MovedPages:
         """Record a page under the task of its canonical URL; return None if it is its own.
 
         A canonical URL of another host does not count, because the page of one site must not
-        decide about the pages of another.
+        decide about the pages of another. Raises `Defer` while the canonical URL is requested.
         """
         lease, url = attempt.lease, response.canonical
         if url is None or not _is_plain(attempt):
@@ -145,6 +151,15 @@ class MovedPages:
             record is not None and record.task.status is Status.IGNORED
         ):
             return None
+        may_become_alias = (
+            record is not None
+            and record.task.status is Status.PROCESSING
+            and target.id not in self._homes
+        )
+        if may_become_alias and target.id < lease.task.id:
+            # Two pages that name each other must not both become aliases, so the one with the
+            # larger id waits for the outcome of the other.
+            raise Defer("its canonical page is in progress", due=_CANONICAL_WAIT)
         return await self._parsed_as(target, attempt, response)
 
     def _id_at(self, request: Request) -> bytes:
@@ -159,6 +174,7 @@ class MovedPages:
                 del attempt.exchanges[-1]  # another task stores the page
             await self.outcomes.keep(attempt)
             return self._moved_outcome(lease, response, target.url)
+        remember(self._homes, target.id, None)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Count the response for the target's origin, because a redirect may lead to another origin.
         self.outcomes.answered(at_home, response)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from crawlcw import FetchError, Reason, Report, Request, Response, Settings, Spider, SpiderError
+from crawlcw.api.sessions import LoginSession
 from crawlcw.assembly import run_spider
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import loopback
@@ -269,6 +270,9 @@ async def test_a_fetch_uses_the_session_of_its_page(site: Site, crawl: Callable[
     kept: list[dict[str, Any]] = []
 
     class Visitor(Pages):
+        async def login(self, session: LoginSession) -> None:
+            session.add_cookies(site.base, {"user": "7"})
+
         def item(self, item: Any, response: Response | None) -> Any:
             kept.append(item)
             return item
@@ -281,11 +285,11 @@ async def test_a_fetch_uses_the_session_of_its_page(site: Site, crawl: Callable[
             with pytest.raises(SpiderError, match="uses the page's session, not 'other'"):
                 await response.fetch(other)
 
-    report = await crawl(Visitor(), cookies=True)
+    report = await crawl(Visitor())
 
     assert report.pages == 1
     assert [item["session"] for item in kept] == ["default"] * 2
-    assert [item["cookies"] for item in kept] == ["", "seen=1"]
+    assert [item["cookies"] for item in kept] == ["user=7", "user=7; seen=1"]
 
 
 async def test_an_error_of_a_fetch_fails_the_page_as_any_error_of_its_callback(
