@@ -484,6 +484,20 @@ class Response(Document):
 
         return plans.extract_all(self, item_class, blocks)
 
+    def markdown(self, main: bool = True) -> str:
+        """Return the page as Markdown: its main content, or with `main=False` its whole <body>.
+
+        The result is CommonMark with GFM's tables, task lists, footnotes and alerts. Links are
+        absolute. Text that the page hides is left out. Raises `ValueError` for a response that is
+        not HTML, and `ParseRefusedError` for the same pages as `tree`.
+        """
+        from crawlcw.content import page  # few spiders use it
+
+        kind = self.headers.get("content-type")
+        if not markup.is_markup(kind, self.body) or self.selector_kind != "html":
+            raise ValueError(f"markdown() needs an HTML page; {self.url} is {kind or 'no HTML'}")
+        return page.page_markdown(self, main=main).text
+
     @cached_property
     def _tree_with_owners(self) -> LexborHTMLParser:
         if self.trees is not None:

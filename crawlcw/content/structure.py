@@ -1,0 +1,228 @@
+"""Find the parts of a page that belong together: footnotes and tabs; read code and its language."""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from selectolax.lexbor import LexborNode
+
+from crawlcw.content import inline
+from crawlcw.content.hidden import is_hidden
+
+#: Elements whose content is not text of the page.
+WITHOUT_TEXT = frozenset(
+    """
+    script style template noscript head title iframe object embed video audio canvas svg datalist
+    select textarea input button option optgroup map area rp param source track link meta progress
+    meter frameset noframes
+    """.split()
+)
+_LINES = frozenset("div p li tr table tbody ol ul pre section h1 h2 h3 h4 h5 h6".split())
+#: Classes of line numbers: Pygments, Sphinx, Rouge, Hugo, Prism, highlight.js, GitHub, CodeMirror.
+_GUTTERS = frozenset(
+    """
+    lineno linenos linenodiv linenumber linenumbers line-number line-numbers-rows lnt ln gutter
+    rouge-gutter hljs-ln-numbers hljs-ln-line-number blob-num react-code-line-number
+    react-syntax-highlighter-line-number code-line-number cm-gutters gp-linenos
+    """.split()
+)
+_LANGUAGE_ATTRIBUTES = ("data-lang", "data-language", "data-code-lang")
+_LANGUAGE = re.compile(
+    r"(?:^|\s)(?:language-|lang-|highlight-source-|highlight-|brush:\s*|src-)([\w+#.-]+)"
+    r"|(?:^|\s)(?:hljs|sourceCode|prettyprint|src)\s+([\w+#.-]+)"
+)
+_LANGUAGE_OF_WRAPPER = re.compile(
+    r"(?:^|\s)(?:language-|highlight-source-|highlight-text-|highlight-)([\w+#.-]+)"
+)
+_WRAPPERS = frozenset({"div", "figure", "span", "td", "tr", "tbody", "table", "code", "pre"})
+_MAX_WRAPPERS = 6
+#: Words in the place of a language that name none.
+_NO_LANGUAGE = frozenset(
+    """
+    none plaintext text txt plain nohighlight highlight hljs default notranslate line-numbers
+    numbersource number-lines prettyprinted linenums unknown auto wrapper container toolbar
+    copyable undefined null
+    """.split()
+)
+_LANGUAGE_NAME = re.compile(r"[A-Za-z][\w+#.-]{0,30}")
+_REFERENCES = "sup, a[role=doc-noteref], a.footnote-ref, a.footnote-reference, a[data-footnote-ref]"
+_NOTES = "li[id], aside[id], [role=doc-footnote]"
+_REFERENCE_CLASSES = frozenset({"footnote-ref", "footnote-reference", "footnote"})
+_TABS = "[role=tablist], [role=tab], [role=tabpanel], .tabbed-labels, .tabbed-block"
+
+
+def classes_of(attributes: Mapping[str, str | None]) -> list[str]:
+    """Return the classes of an element."""
+    names = attributes.get("class")
+    return names.split() if names else []
+
+
+def is_gutter(attributes: Mapping[str, str | None]) -> bool:
+    """Return whether an element has the line numbers of code."""
+    names = attributes.get("class")
+    return bool(names) and not _GUTTERS.isdisjoint((names or "").split())
+
+
+def text_within(node: LexborNode, *, with_lines: bool = False) -> str:
+    """Return the shown text of *node*; *with_lines* gives a line to each block, as in code."""
+    parts: list[str] = []
+    for part in _parts(node):
+        if part is not None:
+            parts.append(part)
+        elif with_lines and parts and not parts[-1].endswith("\n"):
+            parts.append("\n")
+    return inline.visible("".join(parts))
+
+
+def _parts(root: LexborNode) -> Iterator[str | None]:
+    """Yield the texts within *root*, and None at the start and the end of each block."""
+    stack: list[tuple[LexborNode, bool]] = []
+    node: LexborNode | None = root.first_child
+    while True:
+        while node is not None:
+            tag = node.tag
+            child = None
+            is_block = tag in _LINES
+            if tag == "-text":
+                yield node.text_content or ""
+            elif tag == "br":
+                yield "\n"
+            elif tag is not None and tag[0] not in "-!" and tag not in WITHOUT_TEXT:
+                attributes = node.attributes
+                if not attributes or not (is_hidden(tag, attributes) or is_gutter(attributes)):
+                    child = node.first_child
+            if child is None:
+                node = node.next
+                continue
+            if is_block:
+                yield None
+            stack.append((node, is_block))
+            node = child
+        if not stack:
+            return
+        node, is_block = stack.pop()
+        if is_block:
+            yield None
+        node = node.next
+
+
+def language_of(pre: LexborNode) -> str:
+    """Return the language of code that the classes of a <pre> and its neighbours name, or ""."""
+    inner = pre.first_child
+    while inner is not None and inner.tag == "-text" and not (inner.text_content or "").strip():
+        inner = inner.next
+    nodes = [inner, pre] if inner is not None and inner.tag == "code" else [pre]
+    for node in nodes:
+        if name := _language_in(node, _LANGUAGE):
+            return name
+    outer = pre.parent
+    for _ in range(_MAX_WRAPPERS):
+        if outer is None or outer.tag not in _WRAPPERS:
+            break
+        if name := _language_in(outer, _LANGUAGE_OF_WRAPPER):
+            return name
+        outer = outer.parent
+    return ""
+
+
+def _language_in(node: LexborNode, pattern: re.Pattern[str]) -> str:
+    attributes = node.attributes
+    names = [attributes.get(name) for name in _LANGUAGE_ATTRIBUTES]
+    names += [
+        name for match in pattern.finditer(attributes.get("class") or "") for name in match.groups()
+    ]
+    for name in names:
+        if name and name.lower() not in _NO_LANGUAGE and _LANGUAGE_NAME.fullmatch(name):
+            return name
+    return ""
+
+
+@dataclass(slots=True)
+class Structure:
+    """The footnotes and the tabs of a page."""
+
+    notes: dict[str, int] = field(default_factory=dict)  #: the number of a note, by its id
+    labels: dict[int, str] = field(default_factory=dict)  #: the label of a tab panel, by `mem_id`
+    bars: set[int] = field(default_factory=set)  #: the bars of labels that are written elsewhere
+
+    @classmethod
+    def of(cls, root: LexborNode) -> "Structure":
+        """Return the structure of a page."""
+        structure = cls()
+        structure._find_notes(root)
+        structure._find_tabs(root)
+        return structure
+
+    def note_of(self, link: LexborNode, attributes: Mapping[str, str | None]) -> int | None:
+        """Return the number of the note that a link refers to, or None."""
+        href = attributes.get("href") or ""
+        number = self.notes.get(href[1:]) if self.notes and href[:1] == "#" else None
+        if number is None:
+            return None
+        parent = link.parent
+        for _ in range(2):  # the link may be in an element of the <sup>
+            if parent is not None and parent.tag == "sup":
+                return number
+            parent = parent.parent if parent is not None else None
+        return number if _is_reference(attributes) else None
+
+    def _find_notes(self, root: LexborNode) -> None:
+        numbers: dict[str, int] = {}
+        for node in root.css(_REFERENCES):
+            link: LexborNode | None = node
+            for _ in range(3):
+                if link is None or link.tag == "a":
+                    break
+                link = link.first_child
+            if link is not None and link.tag == "a":
+                href = link.attributes.get("href") or ""
+                if href[:1] == "#" and href[1:]:
+                    numbers.setdefault(href[1:], 0)
+        if not numbers:
+            return
+        ids = {node.attributes.get("id") or "" for node in root.css(_NOTES)}
+        names = [name for name in numbers if name in ids]
+        self.notes = {name: number for number, name in enumerate(names, 1)}
+
+    def _find_tabs(self, root: LexborNode) -> None:
+        labels_by_id: dict[str, str] = {}
+        groups: list[tuple[int, deque[str]]] = []
+        for node in root.css(_TABS):
+            attributes = node.attributes
+            role, names = attributes.get("role"), classes_of(attributes)
+            if role == "tablist" or "tabbed-labels" in names:
+                groups.append((node.mem_id, deque(_labels(node) if role != "tablist" else ())))
+            elif role == "tab" and groups:
+                label = inline.collapsed(text_within(node)).strip()
+                groups[-1][1].append(label)
+                for name in (attributes.get("id"), attributes.get("aria-controls")):
+                    if name:
+                        labels_by_id[name] = label
+            elif role == "tabpanel" or "tabbed-block" in names:
+                while len(groups) > 1 and not groups[-1][1]:
+                    groups.pop()
+                if not groups or not groups[-1][1]:
+                    continue
+                bar, waiting = groups[-1]
+                label = waiting.popleft()
+                for name in (attributes.get("id"), attributes.get("aria-labelledby")):
+                    label = labels_by_id.get(name or "", label)
+                self.labels[node.mem_id] = label
+                self.bars.add(bar)
+
+
+def _is_reference(attributes: Mapping[str, str | None]) -> bool:
+    return (
+        attributes.get("role") == "doc-noteref"
+        or "data-footnote-ref" in attributes
+        or not _REFERENCE_CLASSES.isdisjoint(classes_of(attributes))
+    )
+
+
+def _labels(bar: LexborNode) -> Iterator[str]:
+    label = bar.first_child
+    while label is not None:
+        if label.tag == "label":
+            yield inline.collapsed(text_within(label)).strip()
+        label = label.next
