@@ -30,6 +30,13 @@ class ListState:
     is_tight: bool  #: whether its items have no blank lines between them
     has_items: bool = False
 
+    def next_mark(self) -> str:
+        """Return what begins the next item."""
+        if self.number is None:
+            return f"{self.mark} "
+        self.number += 1
+        return f"{min(self.number - 1, _LONGEST_NUMBER)}{self.mark} "
+
 
 class BlockWriter:
     """Writes blocks, each in the containers that are open; an empty container is not written."""
@@ -104,11 +111,7 @@ class BlockWriter:
             and not self.is_at_start
         )
         is_tight = state.is_tight and (state.has_items or is_nested)
-        if state.number is None:
-            mark = f"{state.mark} "
-        else:
-            mark = f"{state.number}{state.mark} "
-            state.number = min(state.number + 1, _LONGEST_NUMBER)
+        mark = state.next_mark()
         self.open(mark, " " * len(mark), is_tight=is_tight, is_item=True)
         state.has_items = True
 
@@ -139,10 +142,11 @@ class Table:
         columns has empty cells behind it.
         """
         rows = self._resolved()
-        if not any(any(row) for row in rows):
+        width = max(map(len, rows), default=0)
+        header = rows.pop(0) if rows and self._has_header else []
+        rows = [row for row in rows if any(row)]
+        if not rows and not any(header):
             return []
-        width = max(map(len, rows))
-        header = rows.pop(0) if self._has_header else []
         header += [""] * (width - len(header))
         return [_row(header), _row(["---"] * width), *map(_row, rows)]
 

@@ -2,13 +2,16 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from selectolax.lexbor import LexborNode
 
 from crawlcw.content import inline
 from crawlcw.content.hidden import is_hidden
+
+Attributes = Mapping[str, str | None]
 
 #: Elements whose content is not text of the page.
 WITHOUT_TEXT = frozenset(
@@ -16,16 +19,16 @@ WITHOUT_TEXT = frozenset(
     script style template noscript head title iframe object embed video audio canvas svg datalist
     select textarea input button option optgroup map area rp param source track link meta progress
     meter frameset noframes
-    """.split()
+    """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
-_LINES = frozenset("div p li tr table tbody ol ul pre section h1 h2 h3 h4 h5 h6".split())
+_LINES = frozenset({"div", "li", "ol", "p", "pre", "table", "tbody", "tr", "ul"})
 #: Classes of line numbers: Pygments, Sphinx, Rouge, Hugo, Prism, highlight.js, GitHub, CodeMirror.
 _GUTTERS = frozenset(
     """
     lineno linenos linenodiv linenumber linenumbers line-number line-numbers-rows lnt ln gutter
     rouge-gutter hljs-ln-numbers hljs-ln-line-number blob-num react-code-line-number
     react-syntax-highlighter-line-number code-line-number cm-gutters gp-linenos
-    """.split()
+    """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
 _LANGUAGE_ATTRIBUTES = ("data-lang", "data-language", "data-code-lang")
 _LANGUAGE = re.compile(
@@ -37,74 +40,121 @@ _LANGUAGE_OF_WRAPPER = re.compile(
 )
 _WRAPPERS = frozenset({"div", "figure", "span", "td", "tr", "tbody", "table", "code", "pre"})
 _MAX_WRAPPERS = 6
+#: The nodes that a label can have, so that labels in labels take linear time together.
+_MAX_LABEL_NODES = 50
 #: Words in the place of a language that name none.
 _NO_LANGUAGE = frozenset(
     """
     none plaintext text txt plain nohighlight highlight hljs default notranslate line-numbers
     numbersource number-lines prettyprinted linenums unknown auto wrapper container toolbar
     copyable undefined null
-    """.split()
+    """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
 _LANGUAGE_NAME = re.compile(r"[A-Za-z][\w+#.-]{0,30}")
+_CALLOUT = re.compile(
+    r"(?:^|\s)(?:admonition|theme-admonition|markdown-alert|custom-block|callout|starlight-aside)"
+    r"(?:\s|$)"
+)
+_CALLOUT_KIND = re.compile(r"(?:^|\s)(?:[\w-]*-)?(?P<kind>[a-z]+)(?=\s|$)")
+_CALLOUT_TITLE = re.compile(
+    r"(?:admonition|markdown-alert|custom-block|callout)-title|admonition-?heading|aside__title",
+    re.IGNORECASE,
+)
+#: GFM's five kinds of alerts, for the kinds of Sphinx, MkDocs, Docusaurus, VitePress and Quarto.
+ALERTS = {
+    **dict.fromkeys(("abstract", "info", "note", "seealso", "todo"), "NOTE"),
+    **dict.fromkeys(("hint", "success", "tip"), "TIP"),
+    "important": "IMPORTANT",
+    **dict.fromkeys(("attention", "warning"), "WARNING"),
+    **dict.fromkeys(("bug", "caution", "danger", "error"), "CAUTION"),
+}
 _REFERENCES = "sup, a[role=doc-noteref], a.footnote-ref, a.footnote-reference, a[data-footnote-ref]"
 _NOTES = "li[id], aside[id], [role=doc-footnote]"
 _REFERENCE_CLASSES = frozenset({"footnote-ref", "footnote-reference", "footnote"})
+_BACKLINK_CLASSES = frozenset(
+    {"footnote-backref", "footnote-back", "fn-backref", "reversefootnote"}
+)
 _TABS = "[role=tablist], [role=tab], [role=tabpanel], .tabbed-labels, .tabbed-block"
 
 
-def classes_of(attributes: Mapping[str, str | None]) -> list[str]:
+def classes_of(attributes: Attributes) -> list[str]:
     """Return the classes of an element."""
-    names = attributes.get("class")
-    return names.split() if names else []
+    return (attributes.get("class") or "").split()  # a list would take ten times as many lines
 
 
-def is_gutter(attributes: Mapping[str, str | None]) -> bool:
+def is_gutter(attributes: Attributes) -> bool:
     """Return whether an element has the line numbers of code."""
-    names = attributes.get("class")
-    return bool(names) and not _GUTTERS.isdisjoint((names or "").split())
+    return not _GUTTERS.isdisjoint(classes_of(attributes))
 
 
-def text_within(node: LexborNode, *, with_lines: bool = False) -> str:
-    """Return the shown text of *node*; *with_lines* gives a line to each block, as in code."""
+def text_within(
+    root: LexborNode,
+    *,
+    hide: Callable[[LexborNode], None] | None = None,
+    in_lines: bool = False,
+    max_nodes: int | None = None,
+) -> str:
+    """Return the shown text of *root*; with *in_lines* each block is a line, as in code.
+
+    *hide* gets each hidden element.
+    """
     parts: list[str] = []
-    for part in _parts(node):
-        if part is not None:
-            parts.append(part)
-        elif with_lines and parts and not parts[-1].endswith("\n"):
+    for node, is_start in _shown_nodes(root, hide or (lambda _: None), max_nodes):
+        tag = node.tag
+        if in_lines and tag in _LINES and parts and not parts[-1].endswith("\n"):
             parts.append("\n")
-    return inline.visible("".join(parts))
+        if is_start and tag == "-text":
+            parts.append(node.text_content or "")
+        elif is_start and tag == "br":
+            parts.append("\n")
+    return inline.preformatted("".join(parts))
 
 
-def _parts(root: LexborNode) -> Iterator[str | None]:
-    """Yield the texts within *root*, and None at the start and the end of each block."""
-    stack: list[tuple[LexborNode, bool]] = []
-    node: LexborNode | None = root.first_child
-    while True:
-        while node is not None:
-            tag = node.tag
-            child = None
-            is_block = tag in _LINES
-            if tag == "-text":
-                yield node.text_content or ""
-            elif tag == "br":
-                yield "\n"
-            elif tag is not None and tag[0] not in "-!" and tag not in WITHOUT_TEXT:
-                attributes = node.attributes
-                if not attributes or not (is_hidden(tag, attributes) or is_gutter(attributes)):
-                    child = node.first_child
-            if child is None:
-                node = node.next
-                continue
-            if is_block:
-                yield None
-            stack.append((node, is_block))
-            node = child
-        if not stack:
-            return
-        node, is_block = stack.pop()
-        if is_block:
-            yield None
-        node = node.next
+def label_of(node: LexborNode) -> str:
+    """Return the text of a short element, such as the title of a tab, on one line."""
+    return inline.collapsed(text_within(node, max_nodes=_MAX_LABEL_NODES)).strip()
+
+
+def _shown_nodes(
+    root: LexborNode, hide: Callable[[LexborNode], None], max_nodes: int | None
+) -> Iterator[tuple[LexborNode, bool]]:
+    """Yield each shown node within *root* at its start (True) and at its end (False)."""
+    stack: list[LexborNode] = []
+    node = root.first_child
+    for _ in count() if max_nodes is None else range(max_nodes):
+        if node is None:
+            if not stack:
+                return
+            node = stack.pop()
+            yield node, False
+            node = node.next
+            continue
+        yield node, True
+        child = None
+        tag = node.tag or "-"
+        if tag[0] not in "-!" and tag not in WITHOUT_TEXT:
+            attributes = node.attributes
+            if is_hidden(tag, attributes):
+                hide(node)
+            elif not is_gutter(attributes):
+                child = node.first_child
+        if child is not None:
+            stack.append(node)
+        node = node.next if child is None else child
+
+
+def callout_of(names: str) -> str | None:
+    """Return the alert of GFM for the classes of a callout, or None if they name none."""
+    if _CALLOUT.search(names):
+        for match in _CALLOUT_KIND.finditer(names):
+            if match["kind"] in ALERTS:
+                return ALERTS[match["kind"]]
+    return None
+
+
+def is_callout_title(names: str) -> bool:
+    """Return whether an element is the title of a callout."""
+    return _CALLOUT_TITLE.search(names) is not None
 
 
 def language_of(pre: LexborNode) -> str:
@@ -154,7 +204,7 @@ class Structure:
         structure._find_tabs(root)
         return structure
 
-    def note_of(self, link: LexborNode, attributes: Mapping[str, str | None]) -> int | None:
+    def note_of(self, link: LexborNode, attributes: Attributes) -> int | None:
         """Return the number of the note that a link refers to, or None."""
         href = attributes.get("href") or ""
         number = self.notes.get(href[1:]) if self.notes and href[:1] == "#" else None
@@ -194,7 +244,7 @@ class Structure:
             if role == "tablist" or "tabbed-labels" in names:
                 groups.append((node.mem_id, deque(_labels(node) if role != "tablist" else ())))
             elif role == "tab" and groups:
-                label = inline.collapsed(text_within(node)).strip()
+                label = label_of(node)
                 groups[-1][1].append(label)
                 for name in (attributes.get("id"), attributes.get("aria-controls")):
                     if name:
@@ -212,7 +262,16 @@ class Structure:
                 self.bars.add(bar)
 
 
-def _is_reference(attributes: Mapping[str, str | None]) -> bool:
+def is_backlink(attributes: Attributes) -> bool:
+    """Return whether a link leads from a note back to its reference."""
+    return (
+        attributes.get("role") == "doc-backlink"
+        or "data-footnote-backref" in attributes
+        or not _BACKLINK_CLASSES.isdisjoint(classes_of(attributes))
+    )
+
+
+def _is_reference(attributes: Attributes) -> bool:
     return (
         attributes.get("role") == "doc-noteref"
         or "data-footnote-ref" in attributes
@@ -224,5 +283,5 @@ def _labels(bar: LexborNode) -> Iterator[str]:
     label = bar.first_child
     while label is not None:
         if label.tag == "label":
-            yield inline.collapsed(text_within(label)).strip()
+            yield label_of(label)
         label = label.next

@@ -28,7 +28,7 @@ _TAG_OR_WORD = re.compile(r"(<[a-zA-Z/!][^>]*>)|([^\s<]+|<)")
 _TAG_NAME = re.compile(r"</?[a-z0-9]+")
 _ADDRESS = re.compile(r' (?:href|src)="([^"]*)"')
 _DETAILS = re.compile(r' (?:alt|class|start)="([^"]*)"')
-_INLINE = frozenset("<a <em <strong <code <s <sup <sub <img <br <kbd".split())
+_INLINE = frozenset(["<a", "<em", "<strong", "<code", "<s", "<sup", "<sub", "<img", "<br", "<kbd"])
 _NOTE = re.compile(r"(?<!\\)\[(\^[^\]\s]+)\]")
 _FORMULA = re.compile(r"\$\$(?:[^$\\]|\\.)+\$\$|(?<![\\$])\$(?=[^\s$])[^$\n]*[^\s$\\]\$(?![\d$])")
 _HEADING_OR_FENCE = re.compile(

@@ -63,9 +63,9 @@ def crawl4ai() -> Convert:
     from crawl4ai.markdown_generation_strategy import DefaultMarkdownGenerator
 
     generator = DefaultMarkdownGenerator()
-    return lambda url, html: generator.generate_markdown(
-        html, base_url=url, citations=False
-    ).raw_markdown
+    return lambda url, html: (
+        generator.generate_markdown(html, base_url=url, citations=False).raw_markdown
+    )
 
 
 def main() -> None:
