@@ -147,6 +147,13 @@ class Document:
         check(trees.refusal)
         return markup.parse_bounded(self.source()) if trees.tree is None else trees.tree
 
+    @property
+    def is_html(self) -> bool:
+        """Whether the response is HTML, by its Content-Type and its first character."""
+        return self.selector_kind == "html" and markup.is_markup(
+            self.headers.get("content-type"), self.body
+        )
+
     def css(self, query: str) -> list[LexborNode]:
         """Return the nodes that match a CSS selector, in document order.
 

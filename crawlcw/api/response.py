@@ -485,17 +485,18 @@ class Response(Document):
         return plans.extract_all(self, item_class, blocks)
 
     def markdown(self, main: bool = True) -> str:
-        """Return the page as Markdown: its main content, or with `main=False` its whole <body>.
+        """Return the page as Markdown: its main content, or its whole <body> if *main* is false.
 
-        The result is CommonMark with GFM's tables, task lists, footnotes and alerts. Links are
-        absolute. Text that the page hides is left out. Raises `ValueError` for a response that is
-        not HTML, and `ParseRefusedError` for the same pages as `tree`.
+        The result is CommonMark with GFM's tables, task lists, footnotes and alerts; it ends with a
+        line feed if it is not empty. Links are absolute. Text that the page hides is left out.
+        Raises `ValueError` if the response is not HTML, and `ParseRefusedError` for the same pages
+        as `tree`.
         """
         from crawlcw.content import page  # few spiders use it
 
-        kind = self.headers.get("content-type")
-        if not markup.is_markup(kind, self.body) or self.selector_kind != "html":
-            raise ValueError(f"markdown() needs an HTML page; {self.url} is {kind or 'no HTML'}")
+        if not self.is_html:
+            kind = self.headers.get("content-type", "no markup")
+            raise ValueError(f"markdown() needs an HTML page: {self.url} is {kind}")
         return page.page_markdown(self, main=main).text
 
     @cached_property

@@ -254,7 +254,7 @@ def _with_working_marks(tokens: list[_Token]) -> list[_Token]:
 def _without_edges(tokens: list[_Token]) -> list[_Token]:
     """Return a marked text with the punctuation at its edges outside of its marks."""
     begin, (_, text, _), end = tokens
-    is_letter = [not _is_punctuation(character) for character in text]
+    is_letter = [not (_is_punctuation(c) or c.isspace()) for c in text]
     if not any(is_letter):
         return [tokens[1]]
     first, last = is_letter.index(True), len(text) - is_letter[::-1].index(True)
