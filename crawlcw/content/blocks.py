@@ -28,7 +28,7 @@ class ListState:
     number: int | None  #: the number of the next item; None for bullets
     mark: str  #: what stands in front of an item: `-` or `*`, or `.` or `)` behind its number
     is_tight: bool  #: whether its items have no blank lines between them
-    has_items: bool = False
+    start: int  #: the number of lines in front of the list
 
     def next_mark(self) -> str:
         """Return what begins the next item."""
@@ -91,12 +91,12 @@ class BlockWriter:
         mark, other = ("-", "*") if number is None else (".", ")")
         if self._closed_list == (self.depth, number is None, mark):
             mark = other
-        return ListState(self.depth, number, mark, is_tight)
+        return ListState(self.depth, number, mark, is_tight, len(self.lines))
 
     def end_list(self, state: ListState) -> None:
         """Close the last item of a list."""
         self.close_to(state.depth)
-        if state.has_items:
+        if len(self.lines) > state.start:
             self._closed_list = (state.depth, state.number is None, state.mark)
 
     def begin_item(self, state: ListState) -> None:
@@ -110,10 +110,9 @@ class BlockWriter:
             and begins_at_one
             and not self.is_at_start
         )
-        is_tight = state.is_tight and (state.has_items or is_nested)
+        is_tight = state.is_tight and (len(self.lines) > state.start or is_nested)
         mark = state.next_mark()
         self.open(mark, " " * len(mark), is_tight=is_tight, is_item=True)
-        state.has_items = True
 
 
 class Table:

@@ -20,7 +20,7 @@ _INVISIBLE = re.compile(
 _LINE_SEPARATORS = re.compile("[\u2028\u2029]")
 _LINE_ENDS = re.compile("\r\n?|[\u2028\u2029]")
 _SPECIAL = re.compile(
-    r"[\\`\[\]]|(?<! )\*|\*(?! )|(?<![^\W_])_|_(?![^\W_])|(?<! )~|~(?=~)"
+    r"[\\`\[\]]|(?<! )\*|\*(?! )|(?<![^\W_])_|_(?![^\W_])|(?<! )~|~(?=~|\Z)"
     r"|\$(?=\S(?:[^$]*[^\s$])?\$(?!\d))|&(?=#?\w+;)|<(?=[A-Za-z/!?]|\Z)"
 )
 #: What begins a block if it stands at the start of a line.
@@ -45,6 +45,7 @@ class Mark(Enum):
 
 class _Kind(Enum):
     TEXT = auto()  #: text of the page, unescaped
+    CODE = auto()  #: code, not yet a code span
     RAW = auto()  #: Markdown
     OPEN = auto()
     CLOSE = auto()
@@ -53,6 +54,7 @@ class _Kind(Enum):
 
 #: A token has its kind, its text (of a link: the address), and its mark.
 _Token = tuple[_Kind, str, Mark | None]
+_CONTENT = frozenset({_Kind.TEXT, _Kind.CODE, _Kind.RAW})
 _BREAK: _Token = (_Kind.BREAK, "", None)
 #: Marks that CommonMark reads only beside certain characters.
 _FLANKING = frozenset({Mark.EMPHASIS, Mark.STRONG, Mark.STRUCK})
@@ -70,11 +72,8 @@ def preformatted(text: str) -> str:
     return text if text.isprintable() else _LINE_ENDS.sub("\n", _INVISIBLE.sub("", text))
 
 
-def code_span(text: str) -> str:
-    """Return a code span of *text*; "" for white space only."""
-    text = collapsed(text).strip()
-    if not text:
-        return ""
+def _code_span(text: str) -> str:
+    text = text.strip()
     fence = "`" * (1 + max(map(len, _BACKTICKS.findall(text)), default=0))
     pad = " " if "`" in {text[0], text[-1]} else ""
     return f"{fence}{pad}{text}{pad}{fence}"
@@ -118,7 +117,7 @@ class Inline:
         self._ends_in_space = True  # at the start of a block a browser shows no space
 
     def __bool__(self) -> bool:
-        return any(kind is _Kind.TEXT or kind is _Kind.RAW for kind, _, _ in self._tokens)
+        return any(kind in _CONTENT for kind, _, _ in self._tokens)
 
     @property
     def ends_in_break(self) -> bool:
@@ -140,8 +139,17 @@ class Inline:
         if text:
             self._tokens.append((_Kind.TEXT, text, None))
 
+    def code(self, text: str) -> None:
+        """Add code, to the code before it if there is one, because code spans cannot touch."""
+        text = collapsed(text)
+        if self._tokens and self._tokens[-1][0] is _Kind.CODE:
+            text = self._tokens.pop()[1] + text
+        if text.strip():
+            self._tokens.append((_Kind.CODE, text, None))
+            self._ends_in_space = False
+
     def raw(self, markdown: str) -> None:
-        """Add Markdown, such as a code span."""
+        """Add Markdown, such as an image."""
         if markdown:
             self._tokens.append((_Kind.RAW, markdown, None))
             self._ends_in_space = False
@@ -201,6 +209,10 @@ class Inline:
                 part = escaped(text, at_line_start=at_line_start, in_brackets=bool(addresses))
                 if text[-1] == "!" and position + 1 < len(tokens):
                     part = f"{part[:-1]}\\!"  # it could make an image of a link
+            elif kind is _Kind.CODE:
+                # A link that begins with code such as `]:` could be the definition of a link.
+                is_safe = not addresses or "]:" not in text
+                part = _code_span(text) if is_safe else escaped(text, in_brackets=True)
             elif kind is _Kind.BREAK:
                 part = line_break
             elif mark is Mark.LINK and kind is _Kind.OPEN:

@@ -70,6 +70,7 @@ _DRAWN = frozenset(
     {"MathJax", "MathJax_CHTML", "MathJax_Display", "MathJax_Preview", "MathJax_SVG"}
 )
 _MATH = frozenset({"arithmatex", "math"})
+_HEADING_END = re.compile(r"((?:^| )#*)#$")
 _FENCES = re.compile(r"`{3,}")
 _WORD = re.compile(r"\w")
 _SMUGGLED = re.compile("[\U000e0000-\U000e0fff]")
@@ -295,7 +296,7 @@ class _Converter:
                 else:
                     self._block_break()
             case "code" | "kbd" | "samp" | "tt":
-                self._inline.raw(inline.code_span(text_within(node, hide=self._hide)))
+                self._inline.code(text_within(node, hide=self._hide))
             case "pre" | "listing" | "xmp" | "plaintext":
                 self._write_code(node)
             case "hr" if self._block_break is None:
@@ -350,8 +351,7 @@ class _Converter:
             self._block_break = None
             self._is_in_heading = False
             if text := self._taken(" "):
-                if text.endswith("#"):  # it could close the heading
-                    text = f"{text[:-1]}\\#"
+                text = _HEADING_END.sub(r"\1\\#", text)
                 self._writer.write([f"{'#' * level} {text}"])
 
         return leave
@@ -430,9 +430,10 @@ class _Converter:
 
     def _open_definition(self, *, is_term: bool) -> Leave:
         self._flush()
-        state = self._lists[-1] if self._lists else None
-        if state is not None and self._block_break is None and (is_term or not state.has_items):
-            self._writer.begin_item(state)
+        if self._lists and self._block_break is None:
+            state = self._lists[-1]
+            if is_term or self._writer.depth == state.depth:
+                self._writer.begin_item(state)
         return self._open_strong_block() if is_term else self._flush
 
     def _write_code(self, node: LexborNode) -> None:
@@ -441,7 +442,7 @@ class _Converter:
         lines = text.split("\n")
         if self._block_break is not None:  # in a cell
             for line in lines:
-                self._inline.raw(inline.code_span(line))
+                self._inline.code(line)
                 self._flush()
         elif text:
             longest = max(map(len, _FENCES.findall(text)), default=2)

@@ -10,6 +10,7 @@ _DELIMITED = re.compile(r"\\\((.*)\\\)|\\\[(.*)\\\]|\$\$(.*)\$\$|\$(.*)\$", re.D
 _COMMENT = re.compile(r"(?<!\\)%.*?(?:\n|$)")
 _STYLED = re.compile(r"\{\\(?:display|text)style (.*)\}", re.DOTALL)
 _HTML_START = re.compile(r"<(?=[A-Za-z/!?])")
+_LINK_END = re.compile(r"\](?=[(:\[])")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _MAX_WRAPPERS = 4
 
@@ -22,7 +23,7 @@ def formula(tex: str, *, is_display: bool) -> str:
     """
     styled = _STYLED.fullmatch(tex.strip())
     tex = inline.collapsed(_COMMENT.sub(" ", tex if styled is None else styled[1])).strip()
-    tex = _HTML_START.sub("< ", tex).replace("](", "] (").replace("][", "] [").replace("`", "'")
+    tex = _LINK_END.sub("] ", _HTML_START.sub("< ", tex)).replace("`", "'")
     tex = _DOLLAR.sub(r"\\$", tex)
     mark = "$$" if is_display else "$"
     return f"{mark}{tex}{mark}" if tex else ""

@@ -18,6 +18,32 @@ pytestmark = pytest.mark.quick
 _RENDERED = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 #: Text of characters that mean something to Markdown.
 _HOSTILE = st.text(st.sampled_from("`*_[](){}<>#+-.!|~$&;:=/\\^\"' 1ax\u00e9\u3042"), max_size=30)
+_HOSTILE_HTML = _HOSTILE.map(escape)
+_MARKED = st.recursive(
+    _HOSTILE_HTML,
+    lambda parts: st.one_of(
+        st.just("<br>"),
+        st.builds("<code>{}</code>".format, _HOSTILE_HTML),
+        st.builds("<b>{}</b>{}".format, parts, parts),
+        st.builds("{}<em>{}</em>".format, parts, parts),
+        st.builds("<del>{}</del>{}".format, parts, parts),
+        st.builds("<a href=/x>{}</a>{}".format, parts, parts),
+    ),
+    max_leaves=8,
+)
+_NESTED = st.recursive(
+    st.builds("<p>{}</p>".format, _MARKED),
+    lambda blocks: st.one_of(
+        st.just("<hr>"),
+        st.builds("<h2>{}</h2>".format, _MARKED),
+        st.builds("<pre>\n{}</pre>".format, _HOSTILE_HTML),
+        st.builds("<blockquote>{}{}</blockquote>".format, blocks, blocks),
+        st.builds("<ul><li>{}{}<li>{}</ul>".format, _MARKED, blocks, blocks),
+        st.builds("<ol start=3><li>{}<li>{}</ol>".format, blocks, _MARKED),
+        st.builds("<table><tr><th>{}<th>a<tr><td>{}<td>b</table>".format, _MARKED, _MARKED),
+    ),
+    max_leaves=6,
+)
 
 
 def response(html: str, *, kind: str = "text/html; charset=utf-8") -> Response:
@@ -86,3 +112,120 @@ def test_code_stays_code(text: str):
     tags = re.findall(r"<([a-z0-9]+)", _RENDERED.render(markdown))
     assert set(tags) <= {"pre", "code", "p"}
     assert shown(markdown) == 2 * "".join(text.split())
+
+
+@given(_NESTED)
+def test_a_page_has_the_same_text_and_no_other_blocks_as_its_markdown(html: str):
+    markdown = converted(html).text
+
+    body = LexborHTMLParser(html).body
+    rendered = _RENDERED.render(markdown)
+    assert body is not None
+    assert shown(markdown) == "".join(body.text().split())
+    for tag in ("blockquote", "h2", "hr", "ol", "pre", "table", "ul"):
+        assert len(re.findall(rf"<{tag}\b", rendered)) <= html.count(f"<{tag}")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "<p hidden>x",
+        "<p style='display: none !important'>x",
+        "<p style='DISPLAY:/**/none'>x",
+        "<p style='d\\69splay:none'>x",
+        "<p style='font-size:0.0em'>x",
+        "<p style='color: #FFF; background-color: rgb(255, 255, 255)'>x",
+        "<p style='text-indent:-9999px'>x",
+        "<p style='transform: translateX(-10000px)'>x",
+        "<p style='width:1px;height:1px;overflow:hidden'>x",
+        "<p style='clip: rect(0 0 0 0)'>x",
+        "<p class='a visually-hidden'>x",
+        "<p aria-hidden=true>x",
+        "<dialog>x</dialog>",
+        "<div popover>x</div>",
+        "<p>seen\U000e0041\U000e0042</p>",
+        "<pre>seen<span hidden>x</span></pre>",
+    ],
+)
+def test_a_hidden_part_is_left_out_and_counted(part: str):
+    page = converted(f"<body>{part}</body>")
+
+    assert page.text.strip("`\n") in {"", "seen"}
+    assert page.hidden == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "<p style='opacity:0.5'>x",
+        "<p style='font-size:0.8em;color:white'>x",
+        "<p style='margin-left:-15px'>x",
+        "<p style='color:#fff;background:#000'>x",
+        "<p aria-hidden=false>x",
+        "<p hidden=until-found>x",
+        "<dialog open>x</dialog>",
+        "<details><p>x</details>",
+    ],
+)
+def test_a_shown_part_is_written(part: str):
+    page = converted(f"<body>{part}</body>")
+
+    assert (page.text, page.hidden) == ("x\n", 0)
+
+
+def test_hidden_elements_without_text_do_not_count():
+    page = converted("<p>a<i hidden></i><b aria-hidden=true>*</b><!-- c --><script>1</script></p>")
+
+    assert page.hidden == 0
+
+
+def test_kept_nodes_are_written_within_their_structure():
+    body = LexborHTMLParser(
+        "<p>a<ul><li>b<li>c<nav>d</nav></ul><blockquote><p>e<p>f</blockquote><p>g <b>h</b> i"
+    ).body
+    assert body is not None
+    items, paragraphs = body.css("li"), body.css("p")
+    kept = frozenset(node.mem_id for node in (items[1], paragraphs[2], body.css("b")[0]))
+
+    page = markdown_of(body, base_url=URL, kept=kept)
+
+    assert page.text == "- c\n\n> f\n\n**h**\n"
+
+
+def test_the_main_content_is_the_default():
+    page = response("<nav>menu</nav><main><p>text</p></main><footer>end</footer>")
+
+    assert page.markdown() == "text\n"
+    assert page.markdown(main=False) == "menu\n\ntext\n\nend\n"
+
+
+def test_links_follow_the_base_and_the_encoding_of_the_page():
+    body = "<meta charset=windows-1251><base href=/up/><a href='x?ж=1#ж'>a</a>".encode("cp1251")
+    page = Response(URL, request=Request(URL), body=body)
+
+    address = "https://site.example/up/x?%E6=1#%D0%B6"
+    assert page.markdown(main=False) == f"[a]({address})\n"
+
+
+@pytest.mark.parametrize("tag", ["b", "q", "span", "sup", "table><tr><td", "math", "svg", "a"])
+def test_a_page_may_nest_deeply(tag: str):
+    assert "x" in converted(f"<{tag}>" * 30_000 + "x").text or tag == "svg"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<blockquote><ul><li>" * 300 + "<p>a" * 1000,
+        "<table><tr>" + "<td colspan=1000 rowspan=65534>x" * 100 + "<tr><td>y" * 3000,
+        f"<table><tr><td rowspan=9999>{'long ' * 999}<td>x" + "<tr><td>y" * 3000 + "</table>",
+    ],
+    ids=["containers", "spans", "repeated cells"],
+)
+def test_the_markdown_of_a_page_is_no_hundred_times_larger(page: str):
+    assert len(converted(page).text) < 100 * len(page)
+
+
+@pytest.mark.parametrize("kind", ["application/pdf", "application/rss+xml", "application/json"])
+def test_only_html_becomes_markdown(kind: str):
+    with pytest.raises(ValueError, match=f"needs an HTML page: {URL} is {kind}".replace("+", ".")):
+        response("{}", kind=kind).markdown()
