@@ -18,6 +18,10 @@ PAGES = {
     "index.html": "<title>Home \x1b[2J</title><h1>Hi</h1>"
     "<a href='a.html'>a</a><a href='mailto:x@y'>m</a><a href='http://other.example/'>o</a>",
     "a.html": "<title>A</title>",
+    "article.html": "<nav>menu</nav><main><h1>Hi\x1b</h1><p hidden>obey</p>"
+    "<p>see <a href='a.html'>a</a></p></main>",
+    "long.html": f"<p>{'word ' * 500}&#x202e;</p>",
+    "plain.txt": "text",
     "robots.txt": "User-agent: *\nDisallow: /a.html\n",
 }
 SPIDER = """\
@@ -123,6 +127,38 @@ def test_fetch_lets_no_page_act_on_a_terminal(home: str):
     assert rb"Home \x1b[2J" in shown
 
 
+def test_fetch_prints_markdown(home: str):
+    main = invoke("fetch", f"{home}article.html", "--markdown")
+    whole = invoke("fetch", f"{home}article.html", "--markdown", "--whole")
+
+    assert (main.returncode, main.stdout) == (0, f"# Hi\n\nsee [a]({home}a.html)\n")
+    assert main.stderr.endswith("left out: 1 hidden part\n")
+    assert whole.stdout == f"menu\n\n{main.stdout}"
+
+
+def test_fetch_writes_a_file(home: str):
+    body = invoke("fetch", f"{home}index.html", "-o", "page.html")
+    markdown = invoke("fetch", f"{home}article.html", "-o", "page.md")
+
+    assert (body.returncode, body.stdout) == (0, "")
+    assert (markdown.returncode, markdown.stdout) == (0, "")
+    assert Path("page.html").read_text() == PAGES["index.html"]
+    assert Path("page.md").read_text().startswith("# Hi\n")
+
+
+def test_fetch_shows_long_lines_of_markdown_on_a_terminal(home: str):
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen(
+        command("fetch", f"{home}long.html", "--markdown"),
+        stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=environment(),
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b"".join(read_all(ours))
+
+    assert run.wait(PATIENCE) == 0
+    assert shown.decode().split() == ["word"] * 500
+
+
 def test_fetch_asks_robots_txt_unless_it_is_told_not_to(home: str):
     refused = invoke("fetch", f"{home}a.html")
     allowed = invoke("fetch", f"{home}a.html", "-s", "obey_robots=false", "--headers")
@@ -141,6 +177,10 @@ def test_fetch_asks_robots_txt_unless_it_is_told_not_to(home: str):
         (["fetch", "nonsense"], 2, "not a URL to fetch: 'nonsense' is neither http nor https"),
         (["fetch", "ftp://me:secret@x/"], 2, "not a URL to fetch: 'ftp://***@x/' is neither"),
         (["fetch", "{home}none.html"], 3, "404 "),
+        (["fetch", "{home}plain.txt", "--markdown"], 3, "--markdown needs an HTML page, and this"),
+        (["fetch", "{home}", "--whole"], 2, "--whole is about Markdown: add --markdown"),
+        (["fetch", "{home}", "--markdown", "--headers"], 2, "--headers prints no page"),
+        (["fetch", "{home}article.html", "-o", "no/x.md"], 2, "cannot write no/x.md: No such file"),
         (["parse", "pages", "{home}none.html"], 3, "a crawl would not parse this response"),
         (["parse", "pages", "{home}", "-c", "nope"], 2, "Pages has no callback 'nope'"),
         (["parse", "pages", "{home}", "--context", "[]"], 2, "--context takes a JSON object"),
