@@ -7,7 +7,7 @@ from dataclasses import dataclass
 #: Each line repeats the marks of all its containers, so the limit keeps the output linear.
 _MAX_DEPTH = 16
 _LONGEST_NUMBER = 999_999_999  # of CommonMark
-#: Cells that rows and columns may add to a table, for each cell of the page.
+#: The limit of cells that `rowspan` and `colspan` add to a table, for each cell of the page.
 _SPANNED_PER_CELL = 4
 _MAX_REPEATED_CHARACTERS = 100
 

@@ -35,7 +35,7 @@ _SPACE = re.compile(r"\s*([:;,()])\s*|\s+")
 
 
 def is_hidden(tag: str, attributes: Mapping[str, str | None]) -> bool:
-    """Return whether a browser does not show an element, because of its own tag and attributes."""
+    """Return whether the tag and the attributes of an element hide it in a browser."""
     if "hidden" in attributes and (attributes["hidden"] or "").lower() != "until-found":
         return True
     if (attributes.get("aria-hidden") or "").lower() == "true" or "popover" in attributes:

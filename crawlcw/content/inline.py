@@ -253,14 +253,18 @@ def _with_working_marks(tokens: list[_Token]) -> list[_Token]:
             opened.append(end)
         elif kind is _Kind.CLOSE:
             start = opened.pop()
-            before, first = _neighbour(tokens, start, -1), _neighbour(tokens, start, 1)
-            last, after = _neighbour(tokens, end, -1), _neighbour(tokens, end, 1)
-            is_broken = (before, first) == ("a", ".") or (last, after) == (".", "a")
+            opening = _neighbour(tokens, start, -1) + _neighbour(tokens, start, 1)
+            closing = _neighbour(tokens, end, -1) + _neighbour(tokens, end, 1)
+            is_broken = opening == "a." or closing == ".a"
             if mark in _FLANKING and is_broken:
                 replaced[start] = replaced[end] = []
                 if end == start + 2 and tokens[start + 1][0] is _Kind.TEXT:
                     replaced[start + 1] = _without_edges(tokens[start : end + 1])
-    return [token for n, whole in enumerate(tokens) for token in replaced.get(n, [whole])]
+    return [
+        result
+        for position, token in enumerate(tokens)
+        for result in replaced.get(position, [token])
+    ]
 
 
 def _without_edges(tokens: list[_Token]) -> list[_Token]:
@@ -271,8 +275,8 @@ def _without_edges(tokens: list[_Token]) -> list[_Token]:
         return [tokens[1]]
     first, last = is_letter.index(True), len(text) - is_letter[::-1].index(True)
     parts = [text[:first], text[first:last], text[last:]]
-    before, core, after = ((_Kind.TEXT, part, None) for part in parts)
-    return [token for token in (before, begin, core, end, after) if token[1] or token[2]]
+    prefix, core, suffix = ((_Kind.TEXT, part, None) for part in parts)
+    return [token for token in (prefix, begin, core, end, suffix) if token[1] or token[2]]
 
 
 def _neighbour(tokens: list[_Token], position: int, step: int) -> str:

@@ -82,7 +82,7 @@ class Markdown:
     """A page as Markdown."""
 
     text: str  #: without outer white space; it ends with a line feed if it is not empty
-    hidden: int  #: how many parts with text were left out because a browser does not show them
+    hidden: int  #: the number of parts with text that were left out, because the page hides them
 
 
 def markdown_of(
@@ -90,27 +90,27 @@ def markdown_of(
     *,
     base_url: str,
     urljoin: Callable[[str], str] | None = None,
-    kept: frozenset[int] | None = None,
+    node_ids: frozenset[int] | None = None,
 ) -> Markdown:
     """Return the Markdown of *root*, an element such as <body>, and everything inside of it.
 
     - *base_url*: the absolute URL that the page's links are relative to (`response.base_url`)
     - *urljoin*: returns the absolute URL of a link that is not ASCII, or raises `FetchError`; the
       page's encoding decides about its query (`response.urljoin`)
-    - *kept*: the `mem_id` of each node to write; None writes all of *root*. A node in *kept* is
-      written with everything inside of it, so leave out a node that contains unwanted nodes, and
-      name its wanted children instead. Structure around the kept nodes (lists, quotes, tables) is
-      written, but no text outside of them. A <nav> is not written, even inside of a kept node.
+    - *node_ids*: the `mem_id` of each node to write; None writes all of *root*. These nodes are
+      written with everything inside of them, except <nav>. For a node with unwanted parts, give the
+      ids of its wanted children instead. The lists, quotes and tables around the nodes are written,
+      but no other text.
 
-    Text that the page hides is left out and counted, outside of the kept nodes as well.
+    The result has no text that the page hides. All hidden parts of *root* are counted.
     """
-    converter = _Converter(root, base_url=base_url, urljoin=urljoin, kept=kept)
+    converter = _Converter(root, base_url=base_url, urljoin=urljoin, node_ids=node_ids)
     converter.walk(root)
     return Markdown(text=converter.text(), hidden=converter.hidden)
 
 
 def _skip() -> None:
-    """Stand for "do not write what is inside of the element"."""
+    """Tell `walk`, as the result of `_enter`, to skip the content of the element."""
 
 
 class _Converter:
@@ -120,7 +120,7 @@ class _Converter:
         *,
         base_url: str,
         urljoin: Callable[[str], str] | None,
-        kept: frozenset[int] | None,
+        node_ids: frozenset[int] | None,
     ) -> None:
         self.hidden = 0
         self._writer = BlockWriter()
@@ -129,9 +129,9 @@ class _Converter:
         self._has_tex_scripts = root.css_first('script[type^="math/tex"]') is not None
         self._resolve = urls.resolver(base_url)
         self._urljoin = urljoin
-        self._kept = kept
-        self._kept_root: int | None = None  #: the node in `kept` that is being written
-        self._is_writing = kept is None
+        self._node_ids = node_ids
+        self._written_root: int | None = None  #: the node of `node_ids` that is being written
+        self._is_writing = node_ids is None
         #: The marks around the current text, and how often each is open.
         self._marks: list[tuple[Mark, str]] = []
         self._mark_counts: Counter[Mark] = Counter()
@@ -168,15 +168,15 @@ class _Converter:
     def _leave(self, node: LexborNode, leave: Leave | None) -> None:
         if leave is not None:
             leave()
-        if self._kept_root is not None and node.mem_id == self._kept_root:
+        if self._written_root is not None and node.mem_id == self._written_root:
             self._inline.text(" ")
-            self._kept_root, self._is_writing = None, False
+            self._written_root, self._is_writing = None, False
 
     def _enter(self, node: LexborNode) -> Leave | None:
         """Write the beginning of a node, and return what writes its end."""
         tag = node.tag or "-"
-        if self._kept is not None and not self._is_writing and node.mem_id in self._kept:
-            self._kept_root, self._is_writing = node.mem_id, True
+        if self._node_ids is not None and not self._is_writing and node.mem_id in self._node_ids:
+            self._written_root, self._is_writing = node.mem_id, True
         if tag == "-text":
             if self._is_writing:
                 self._write_text(node.text_content or "")
@@ -230,7 +230,7 @@ class _Converter:
         if self._block_break is None and (kind := callout_of(names)) is not None:
             return self._open_quote(kind)
         if self._callout and is_callout_title(names):
-            self._callout = ""  # it has one title
+            self._callout = ""  # a callout has one title
             title = label_of(node).lower()
             return _skip if title in ALERTS else self._open_strong_block()
         return None
@@ -239,7 +239,7 @@ class _Converter:
         self, node: LexborNode, tag: str, attributes: Attributes
     ) -> Leave | None:
         if tag in _BLOCKS:
-            if tag == "nav" and self._kept is not None:
+            if tag == "nav" and self._node_ids is not None:
                 return _skip
             self._flush()
             return self._flush
@@ -327,10 +327,10 @@ class _Converter:
         """End the current block, and begin the next inside of the same marks."""
         if self._block_break is not None:
             self._block_break()
-        elif text := self._taken("\\\n"):
+        elif text := self._end_text("\\\n"):
             self._writer.write(text.split("\n"))
 
-    def _taken(self, line_break: str) -> str:
+    def _end_text(self, line_break: str) -> str:
         """Return the Markdown of the current block, and begin the next inside of the same marks."""
         for mark, _ in reversed(self._marks):
             self._inline.close(mark)
@@ -350,7 +350,7 @@ class _Converter:
         def leave() -> None:
             self._block_break = None
             self._is_in_heading = False
-            if text := self._taken(" "):
+            if text := self._end_text(" "):
                 text = _HEADING_END.sub(r"\1\\#", text)
                 self._writer.write([f"{'#' * level} {text}"])
 
@@ -476,7 +476,7 @@ class _Converter:
         def leave() -> None:
             self._block_break = None
             table.add(
-                self._taken("<br>"),
+                self._end_text("<br>"),
                 columns=_number(attributes.get("colspan"), 1),
                 rows=_number(attributes.get("rowspan"), 1),
                 is_header=tag == "th",

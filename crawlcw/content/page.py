@@ -6,7 +6,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from crawlcw.content.markdown import Markdown, markdown_of
 
-#: Where pages have their main content, the best first.
+#: Selectors of the main content of pages, the best first.
 _MAIN = ("main", "[role=main]", "article")
 
 
@@ -37,7 +37,7 @@ def page_markdown(page: Page, *, main: bool) -> Markdown:
         body,
         base_url=page.base_url,
         urljoin=page.urljoin,
-        kept=_main_nodes(body) if main else None,
+        node_ids=_main_nodes(body) if main else None,
     )
 
 

@@ -60,7 +60,7 @@ _CALLOUT_TITLE = re.compile(
     r"(?:admonition|markdown-alert|custom-block|callout)-title|admonition-?heading|aside__title",
     re.IGNORECASE,
 )
-#: GFM's five kinds of alerts, for the kinds of Sphinx, MkDocs, Docusaurus, VitePress and Quarto.
+#: GFM's five kinds of alerts, by the kinds of Sphinx, MkDocs, Docusaurus, VitePress and Quarto.
 ALERTS = {
     **dict.fromkeys(("abstract", "info", "note", "seealso", "todo"), "NOTE"),
     **dict.fromkeys(("hint", "success", "tip"), "TIP"),

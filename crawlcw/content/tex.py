@@ -16,10 +16,10 @@ _MAX_WRAPPERS = 4
 
 
 def formula(tex: str, *, is_display: bool) -> str:
-    """Return `$...$`, or `$$...$$` for a formula in a line of its own; "" without a formula.
+    """Return `$...$`, or `$$...$$` if the formula is displayed on its own line; "" if *tex* is empty.
 
-    Some characters get another spelling of the same formula, which is no HTML, code or link for a
-    reader of Markdown without math.
+    The function respells parts of *tex* that would be HTML, code or a link in Markdown without
+    math.
     """
     styled = _STYLED.fullmatch(tex.strip())
     tex = inline.collapsed(_COMMENT.sub(" ", tex if styled is None else styled[1])).strip()
@@ -30,7 +30,7 @@ def formula(tex: str, *, is_display: bool) -> str:
 
 
 def delimited(text: str) -> tuple[str, bool] | None:
-    r"""Return the TeX of a text such as `\(x\)`, and whether it has a line of its own, or None."""
+    r"""Return the TeX of a text such as `\(x\)`, and whether it is displayed; None for other text."""
     match = _DELIMITED.fullmatch(text.strip())
     if match is None:
         return None
@@ -44,7 +44,7 @@ def tex_of(math: LexborNode) -> str:
 
 
 def is_display(math: LexborNode) -> bool:
-    """Return whether a <math> has a line of its own."""
+    """Return whether a <math> is displayed on its own line."""
     node: LexborNode | None = math
     for _ in range(_MAX_WRAPPERS):
         if node is None or node.tag == "body":

@@ -179,15 +179,15 @@ def test_hidden_elements_without_text_do_not_count():
     assert page.hidden == 0
 
 
-def test_kept_nodes_are_written_within_their_structure():
+def test_chosen_nodes_are_written_within_their_structure():
     body = LexborHTMLParser(
         "<p>a<ul><li>b<li>c<nav>d</nav></ul><blockquote><p>e<p>f</blockquote><p>g <b>h</b> i"
     ).body
     assert body is not None
     items, paragraphs = body.css("li"), body.css("p")
-    kept = frozenset(node.mem_id for node in (items[1], paragraphs[2], body.css("b")[0]))
+    node_ids = frozenset(node.mem_id for node in (items[1], paragraphs[2], body.css("b")[0]))
 
-    page = markdown_of(body, base_url=URL, kept=kept)
+    page = markdown_of(body, base_url=URL, node_ids=node_ids)
 
     assert page.text == "- c\n\n> f\n\n**h**\n"
 
