@@ -10,7 +10,8 @@ from enum import Enum, auto
 from itertools import groupby
 
 #: White space that browsers collapse (HTML standard, "ASCII whitespace").
-_SPACES = re.compile(r"[ \t\n\r\f]+")
+_WHITE_SPACE = " \t\n\r\f"
+_SPACES = re.compile(r"[ \t\n\r\f]{2,}|[\t\n\r\f]")
 #: Controls, soft hyphens, zero-width spaces, marks that change the order of text on screen only,
 #: and the invisible copies of ASCII in plane 14. Zero-width joiners stay, because words need them.
 _INVISIBLE = re.compile(
@@ -54,10 +55,10 @@ class _Kind(Enum):
 
 #: A token has its kind, its text (of a link: the address), and its mark.
 _Token = tuple[_Kind, str, Mark | None]
-_CONTENT = frozenset({_Kind.TEXT, _Kind.CODE, _Kind.RAW})
 _BREAK: _Token = (_Kind.BREAK, "", None)
 #: Marks that CommonMark reads only beside certain characters.
-_FLANKING = frozenset({Mark.EMPHASIS, Mark.STRONG, Mark.STRUCK})
+_STARS = (Mark.EMPHASIS, Mark.STRONG)
+_FLANKING = (*_STARS, Mark.STRUCK)
 
 
 def collapsed(text: str) -> str:
@@ -117,7 +118,7 @@ class Inline:
         self._ends_in_space = True  # at the start of a block a browser shows no space
 
     def __bool__(self) -> bool:
-        return any(kind in _CONTENT for kind, _, _ in self._tokens)
+        return any(mark is None and kind is not _Kind.BREAK for kind, _, mark in self._tokens)
 
     @property
     def ends_in_break(self) -> bool:
@@ -126,8 +127,12 @@ class Inline:
 
     def text(self, text: str) -> None:
         """Add text of the page; its white space collapses."""
-        text = collapsed(text)
         if self._ends_in_space:
+            text = text.lstrip(_WHITE_SPACE)
+            if not text:
+                return  # most texts of a page are white space between blocks
+        text = collapsed(text)
+        if self._ends_in_space:  # behind an invisible character
             text = text.lstrip(" ")
         if not text:
             return
@@ -140,10 +145,8 @@ class Inline:
             self._tokens.append((_Kind.TEXT, text, None))
 
     def code(self, text: str) -> None:
-        """Add code, to the code before it if there is one, because code spans cannot touch."""
+        """Add code, which becomes a code span."""
         text = collapsed(text)
-        if self._tokens and self._tokens[-1][0] is _Kind.CODE:
-            text = self._tokens.pop()[1] + text
         if text.strip():
             self._tokens.append((_Kind.CODE, text, None))
             self._ends_in_space = False
@@ -186,8 +189,11 @@ class Inline:
     def _strip(self) -> list[_Token]:
         """Remove the spaces and breaks at the end, and return them, the last one first."""
         spaces: list[_Token] = []
-        while self._tokens and self._tokens[-1][0] in {_Kind.TEXT, _Kind.BREAK}:
-            kind, text, _ = self._tokens.pop()
+        while self._tokens:
+            kind, text, _ = self._tokens[-1]
+            if kind is not _Kind.TEXT and kind is not _Kind.BREAK:
+                break
+            self._tokens.pop()
             core = text.rstrip()
             if core != text or kind is _Kind.BREAK:
                 spaces.append((kind, text[len(core) :], None))
@@ -230,11 +236,14 @@ class Inline:
 
 
 def _joined(tokens: list[_Token]) -> list[_Token]:
-    """Join neighbouring texts, so that an escape sees characters of several elements."""
+    """Join neighbouring texts, and neighbouring code.
+
+    An escape must see the characters of several elements, and two code spans cannot touch.
+    """
     result: list[_Token] = []
-    for is_text, group in groupby(tokens, key=lambda token: token[0] is _Kind.TEXT):
-        if is_text:
-            result.append((_Kind.TEXT, "".join(text for _, text, _ in group), None))
+    for kind, group in groupby(tokens, key=lambda token: token[0]):
+        if kind is _Kind.TEXT or kind is _Kind.CODE:
+            result.append((kind, "".join(text for _, text, _ in group), None))
         else:
             result += group
     return result
@@ -243,8 +252,10 @@ def _joined(tokens: list[_Token]) -> list[_Token]:
 def _with_working_marks(tokens: list[_Token]) -> list[_Token]:
     """Return the tokens with emphasis that CommonMark reads as emphasis.
 
-    A mark between a letter and punctuation does not work in each direction. Then the punctuation
-    moves out of the marks; if there is more than text between the marks, the marks go.
+    A mark between a letter and punctuation works in one direction only. A mark between punctuation
+    works in both, so it could end the part around it. In these cases the punctuation moves out of
+    the marks; if there is more than text between the marks, the marks go. The marks also go if they
+    would touch the marks of the part before.
     """
     opened: list[int] = []
     replaced: dict[int, list[_Token]] = {}
@@ -253,12 +264,17 @@ def _with_working_marks(tokens: list[_Token]) -> list[_Token]:
             opened.append(end)
         elif kind is _Kind.CLOSE:
             start = opened.pop()
+            if mark not in _FLANKING:
+                continue
             opening = _neighbour(tokens, start, -1) + _neighbour(tokens, start, 1)
             closing = _neighbour(tokens, end, -1) + _neighbour(tokens, end, 1)
-            is_broken = opening == "a." or closing == ".a"
-            if mark in _FLANKING and is_broken:
+            is_inner = any(tokens[outer][2] in _FLANKING for outer in opened)
+            is_ambiguous = is_inner and ".." in {opening, closing}
+            previous_kind, _, previous_mark = tokens[max(start - 1, 0)]
+            touches = mark in _STARS and previous_kind is _Kind.CLOSE and previous_mark in _STARS
+            if opening == "a." or closing == ".a" or is_ambiguous or touches:
                 replaced[start] = replaced[end] = []
-                if end == start + 2 and tokens[start + 1][0] is _Kind.TEXT:
+                if end == start + 2 and tokens[start + 1][0] is _Kind.TEXT and not touches:
                     replaced[start + 1] = _without_edges(tokens[start : end + 1])
     return [
         result
@@ -281,10 +297,11 @@ def _without_edges(tokens: list[_Token]) -> list[_Token]:
 
 def _neighbour(tokens: list[_Token], position: int, step: int) -> str:
     """Return the kind of character beside a mark: "a" letter, "." punctuation, " " space."""
+    run = _STARS if tokens[position][2] in _STARS else ()
     position += step
-    while 0 <= position < len(tokens) and tokens[position][2] in _FLANKING:
-        position += step  # CommonMark reads neighbouring marks as one run
-    if not 0 <= position < len(tokens) or tokens[position][0] is _Kind.BREAK:
+    while 0 <= position < len(tokens) and tokens[position][2] in run:
+        position += step  # CommonMark reads neighbouring stars as one run
+    if not 0 <= position < len(tokens):
         return " "
     if tokens[position][0] is not _Kind.TEXT:
         return "."

@@ -332,9 +332,11 @@ class _Converter:
 
     def _end_text(self, line_break: str) -> str:
         """Return the Markdown of the current block, and begin the next inside of the same marks."""
+        if not self._inline:
+            return ""
         for mark, _ in reversed(self._marks):
             self._inline.close(mark)
-        text = self._inline.markdown(line_break) if self._inline else ""
+        text = self._inline.markdown(line_break)
         self._inline = Inline()
         for mark, address in self._marks:
             self._inline.open(mark, address)

@@ -16,7 +16,7 @@ _MAX_WRAPPERS = 4
 
 
 def formula(tex: str, *, is_display: bool) -> str:
-    """Return `$...$`, or `$$...$$` if the formula is displayed on its own line; "" if *tex* is empty.
+    """Return `$...$`, or `$$...$$` if *is_display*; "" if *tex* is empty.
 
     The function respells parts of *tex* that would be HTML, code or a link in Markdown without
     math.
@@ -30,7 +30,7 @@ def formula(tex: str, *, is_display: bool) -> str:
 
 
 def delimited(text: str) -> tuple[str, bool] | None:
-    r"""Return the TeX of a text such as `\(x\)`, and whether it is displayed; None for other text."""
+    r"""Return the TeX of a text such as `\(x\)`, and whether it is displayed, or None."""
     match = _DELIMITED.fullmatch(text.strip())
     if match is None:
         return None
