@@ -40,6 +40,7 @@ KINDS = {
         "requests",
         "responses",
         "items",
+        "content",
         "state",
         "layers",
         "settings",

@@ -48,7 +48,7 @@ class Shape:
 
 def shapes() -> list[Shape]:
     """Return the pages of all files, in their order."""
-    return [shape for path in sorted(PAGES.glob("*.md")) for shape in _shapes_of(path)]
+    return [shape for path in sorted(PAGES.glob("*.txt")) for shape in _shapes_of(path)]
 
 
 def _shapes_of(path: Path) -> list[Shape]:

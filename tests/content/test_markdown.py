@@ -57,7 +57,7 @@ def converted(html: str) -> Markdown:
 
 
 def shown(markdown: str) -> str:
-    """Return what a reader of the rendered Markdown sees, without white space."""
+    """Return the text of the rendered Markdown, without white space."""
     body = LexborHTMLParser(_RENDERED.render(markdown)).body
     assert body is not None
     return "".join(body.text().split())
