@@ -205,7 +205,7 @@ class Inline:
     def markdown(self, line_break: str) -> str:
         """Return the Markdown of the block, with *line_break* for each break."""
         self._strip()
-        tokens = _joined(_with_working_marks(_joined(self._tokens)))
+        tokens = _with_working_marks(_joined(self._tokens))
         parts: list[str] = []
         addresses: list[str] = []
         at_line_start = True
@@ -252,10 +252,28 @@ def _joined(tokens: list[_Token]) -> list[_Token]:
 def _with_working_marks(tokens: list[_Token]) -> list[_Token]:
     """Return the tokens with emphasis that CommonMark reads as emphasis.
 
+    The other marks are left out, or the punctuation at the edges of a text moves out of its marks.
+    """
+    for _ in _FLANKING:  # a mark that is left out changes the neighbours of the marks inside of it
+        replaced = _replacements(tokens)
+        if not replaced:
+            break
+        tokens = _joined(
+            [
+                result
+                for position, token in enumerate(tokens)
+                for result in replaced.get(position, [token])
+            ]
+        )
+    return tokens
+
+
+def _replacements(tokens: list[_Token]) -> dict[int, list[_Token]]:
+    """Return the tokens that replace each mark that does not work, and its text, by position.
+
     A mark between a letter and punctuation works in one direction only. A mark between punctuation
-    works in both, so it could end the part around it. In these cases the punctuation moves out of
-    the marks; if there is more than text between the marks, the marks go. The marks also go if they
-    would touch the marks of the part before.
+    works in both, so it could end a part around it that began with two marks. A mark that touches
+    the mark of the part before would be one mark with it.
     """
     opened: list[int] = []
     replaced: dict[int, list[_Token]] = {}
@@ -268,19 +286,17 @@ def _with_working_marks(tokens: list[_Token]) -> list[_Token]:
                 continue
             opening = _neighbour(tokens, start, -1) + _neighbour(tokens, start, 1)
             closing = _neighbour(tokens, end, -1) + _neighbour(tokens, end, 1)
-            is_inner = any(tokens[outer][2] in _FLANKING for outer in opened)
-            is_ambiguous = is_inner and ".." in {opening, closing}
+            is_ambiguous = opening == ".." and any(
+                tokens[outer][2] in _FLANKING and tokens[outer + 1][0] is _Kind.OPEN
+                for outer in opened
+            )
             previous_kind, _, previous_mark = tokens[max(start - 1, 0)]
             touches = mark in _STARS and previous_kind is _Kind.CLOSE and previous_mark in _STARS
             if opening == "a." or closing == ".a" or is_ambiguous or touches:
                 replaced[start] = replaced[end] = []
                 if end == start + 2 and tokens[start + 1][0] is _Kind.TEXT and not touches:
                     replaced[start + 1] = _without_edges(tokens[start : end + 1])
-    return [
-        result
-        for position, token in enumerate(tokens)
-        for result in replaced.get(position, [token])
-    ]
+    return replaced
 
 
 def _without_edges(tokens: list[_Token]) -> list[_Token]:

@@ -61,7 +61,7 @@ _SAFE_IN_FRAGMENT = "!#$%&'()*+,/:;=?@[]~"
 #: The text of a link that only marks its own place.
 _SIGNS = frozenset({"", "#", "¶", "§", "🔗", "⚓", "⚓︎", "∞", "link", "permalink"})
 #: Parts of a page that its reader does not need.
-_LEFT_OUT = frozenset({"mw-editsection", "mw-cite-backlink"})
+_LEFT_OUT = frozenset({"fn-bracket", "mw-editsection", "mw-cite-backlink"})
 #: Attributes of an image with its address, the best first, and with several addresses.
 _ADDRESSES = ("data-src", "data-original", "data-lazy-src", "src")
 _SETS = ("data-srcset", "srcset")

@@ -79,7 +79,7 @@ _TABS = "[role=tablist], [role=tab], [role=tabpanel], .tabbed-labels, .tabbed-bl
 
 def classes_of(attributes: Attributes) -> list[str]:
     """Return the classes of an element."""
-    return (attributes.get("class") or "").split()  # a list would take ten times as many lines
+    return (attributes.get("class") or "").split()
 
 
 def is_gutter(attributes: Attributes) -> bool:
