@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import mean
 
 from crawlcw import Request, Response
+from crawlcw.errors import ParseRefusedError
 from tests.content.shapes import URL, framed, score, shapes
 
 _PEERS = Path(__file__).parent / "peers" / "markdown_converters.py"
@@ -32,11 +33,15 @@ Result = tuple[list[str], float]
 
 def by_crawlcw(pages: Pages) -> dict[str, Result]:
     """Return the Markdown of *pages* by crawlcw, and its CPU seconds."""
+    texts = []
     started = time.process_time()
-    texts = [
-        Response(url, request=Request(url), body=html.encode()).markdown(main=False)
-        for url, html in pages
-    ]
+    for url, html in pages:
+        response = Response(url, request=Request(url), body=html.encode())
+        try:
+            texts.append(response.markdown(main=False))
+        except ParseRefusedError as refusal:  # a crawl would parse the page in a process
+            print(f"crawlcw refuses a page: {refusal.message}")
+            texts.append("")
     return {"crawlcw": (texts, time.process_time() - started)}
 
 
