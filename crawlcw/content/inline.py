@@ -85,7 +85,8 @@ def link_address(url: str) -> str:
     host_end = url.find("/", len("https://"))
     if host_end > 0:  # the host may be an IPv6 address in brackets
         url = url[:host_end] + url[host_end:].translate(_BRACKETS)
-    return _ENTITY.sub(r"\\&", url.translate(_IN_ADDRESS))
+    url = url.translate(_IN_ADDRESS)
+    return _ENTITY.sub(r"\\&", url) if "&" in url else url
 
 
 def escaped(text: str, *, at_line_start: bool = False, in_brackets: bool = False) -> str:

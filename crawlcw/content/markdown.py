@@ -21,12 +21,14 @@ from crawlcw.content.hidden import is_hidden
 from crawlcw.content.inline import Inline, Mark
 from crawlcw.content.structure import (
     ALERTS,
+    GUTTERS,
     WITHOUT_TEXT,
     Attributes,
     Structure,
     callout_of,
     is_backlink,
     is_callout_title,
+    is_code_of_lines,
     is_gutter,
     label_of,
     language_of,
@@ -61,7 +63,7 @@ _SAFE_IN_FRAGMENT = "!#$%&'()*+,/:;=?@[]~"
 #: The text of a link that only marks its own place.
 _SIGNS = frozenset({"", "#", "¶", "§", "🔗", "⚓", "⚓︎", "∞", "link", "permalink"})
 #: Parts of a page that its reader does not need.
-_LEFT_OUT = frozenset({"fn-bracket", "mw-editsection", "mw-cite-backlink"})
+_LEFT_OUT = GUTTERS | {"fn-bracket", "mw-editsection", "mw-cite-backlink"}
 #: Attributes of an image with its address, the best first, and with several addresses.
 _ADDRESSES = ("data-src", "data-original", "data-lazy-src", "src")
 _SETS = ("data-srcset", "srcset")
@@ -188,12 +190,13 @@ class _Converter:
             if is_hidden(tag, attributes) and node.mem_id not in self._structure.labels:
                 self._hide(node)
                 return _skip
-            if node.mem_id in self._structure.bars:
+            if self._structure.bars and node.mem_id in self._structure.bars:
                 return _skip
             names = attributes.get("class")
-            if names and (leave := self._enter_by_class(node, attributes, names)) is not None:
+            if names and (leave := self._enter_by_class(node, names)) is not None:
                 return leave
-            if self._is_writing and (label := self._structure.labels.get(node.mem_id)):
+            labels = self._structure.labels
+            if labels and self._is_writing and (label := labels.get(node.mem_id)):
                 leave = self._open_strong_block()
                 self._inline.text(label)
                 leave()
@@ -213,10 +216,10 @@ class _Converter:
         elif node.tag not in WITHOUT_TEXT and "katex-html" not in names:
             self.hidden += _WORD.search(node.text()) is not None
 
-    def _enter_by_class(self, node: LexborNode, attributes: Attributes, names: str) -> Leave | None:
+    def _enter_by_class(self, node: LexborNode, names: str) -> Leave | None:
         """Write an element that its classes describe; return None for all others."""
         classes = names.split()
-        if is_gutter(attributes) or not _LEFT_OUT.isdisjoint(classes):
+        if not _LEFT_OUT.isdisjoint(classes):
             return _skip
         if self._has_tex_scripts and not _DRAWN.isdisjoint(classes):
             return _skip
@@ -225,6 +228,9 @@ class _Converter:
             if formula is not None:
                 self._write_formula(formula[0], is_display=formula[1])
                 return _skip
+        if "fragment" in classes and self._is_writing and is_code_of_lines(node):
+            self._write_code(node)
+            return _skip
         if "sd-tab-label" in classes:
             return self._open_strong_block()
         if self._block_break is None and (kind := callout_of(names)) is not None:

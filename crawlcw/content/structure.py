@@ -23,7 +23,7 @@ WITHOUT_TEXT = frozenset(
 )
 _LINES = frozenset({"div", "li", "ol", "p", "pre", "table", "tbody", "tr", "ul"})
 #: Classes of line numbers: Pygments, Sphinx, Rouge, Hugo, Prism, highlight.js, GitHub, CodeMirror.
-_GUTTERS = frozenset(
+GUTTERS = frozenset(
     """
     lineno linenos linenodiv linenumber linenumbers line-number line-numbers-rows lnt ln gutter
     rouge-gutter hljs-ln-numbers hljs-ln-line-number blob-num react-code-line-number
@@ -84,7 +84,7 @@ def classes_of(attributes: Attributes) -> list[str]:
 
 def is_gutter(attributes: Attributes) -> bool:
     """Return whether an element has the line numbers of code."""
-    return not _GUTTERS.isdisjoint(classes_of(attributes))
+    return not GUTTERS.isdisjoint(classes_of(attributes))
 
 
 def text_within(
@@ -155,6 +155,12 @@ def callout_of(names: str) -> str | None:
 def is_callout_title(names: str) -> bool:
     """Return whether an element is the title of a callout."""
     return _CALLOUT_TITLE.search(names) is not None
+
+
+def is_code_of_lines(node: LexborNode) -> bool:
+    """Return whether an element is code of Doxygen, which has no <pre>."""
+    line = node.first_child
+    return line is not None and line.tag == "div" and "line" in classes_of(line.attributes)
 
 
 def language_of(pre: LexborNode) -> str:
