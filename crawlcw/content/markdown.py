@@ -529,10 +529,12 @@ class _Converter:
             return _skip
         if "#" in href:
             is_here = href[0] == "#"
-            if is_backlink(attributes) or ((is_here or self._is_in_heading) and _is_sign(node)):
+            if (is_here or self._is_in_heading) and _is_sign(node):
                 return _skip
             if is_here and self._is_in_heading:
-                return None  # a link of a heading to itself
+                return None  # a link of a heading to itself or to the table of contents
+            if is_backlink(attributes):
+                return _skip
         address = self._address(href)
         return None if address is None else self._open_mark(Mark.LINK, address)
 
