@@ -15,16 +15,16 @@ _SCREEN_READER_CLASSES = frozenset(
     """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
 #: The patterns take linear time for each style.
-_ZERO = r"[+-]?0*+\.?0*+(?![\d.])(?:%|[a-z]++)?"
+_ZERO = r"[+-]?(?:0++\.?0*+|\.0++)(?![\d.])(?:%|[a-z]++)?"
 _HIDING = re.compile(
     r"(?:^|;)(?:display:none|visibility:(?:hidden|collapse)|content-visibility:hidden"
-    rf"|(?:opacity|font-size|zoom|scale|max-height|max-width):{_ZERO}(?=;|!|$)"
+    rf"|(?:opacity|font-size|zoom|scale):{_ZERO}(?=;|!|$)"
     r"|(?:left|right|top|bottom|text-indent|margin-left|margin-top):-\d{3,}"
     r"|clip:rect\([01](?:px)?[ ,]|clip-path:(?:inset\((?:[5-9]\d|100)%|circle\(0)"
     r"|(?:color|-webkit-text-fill-color):transparent)"
     rf"|scale[xy3d]*\({_ZERO}[,)]|translate[xy3d]*\([^;()]*-\d{{4,}}"
 )
-_ZERO_SIZE = re.compile(r"(?:^|;)(?:height|width):(?:[01]px|0[a-z%]*)(?=;|!|$)")
+_ZERO_SIZE = re.compile(rf"(?:^|;)(?:max-)?(?:height|width):(?:[01]px|{_ZERO})(?=;|!|$)")
 _COLOUR = re.compile(r"(?:^|;)color:([^;!]+)")
 _BACKGROUND = re.compile(r"(?:^|;)background(?:-color)?:([^;!]+)")
 _RGB = re.compile(r"rgba?\((\d+)[ ,]+(\d+)[ ,]+(\d+)(?:[ ,/]+1(?:\.0+)?)?\)")

@@ -134,6 +134,8 @@ def test_a_page_has_the_same_text_and_no_other_blocks_as_its_markdown(html: str)
         "<p style='DISPLAY:/**/none'>x",
         "<p style='d\\69splay:none'>x",
         "<p style='font-size:0.0em'>x",
+        "<p style='opacity:.0;color:red'>x",
+        "<p style='max-height:0;overflow:hidden'>x",
         "<p style='color: #FFF; background-color: rgb(255, 255, 255)'>x",
         "<p style='text-indent:-9999px'>x",
         "<p style='transform: translateX(-10000px)'>x",
@@ -159,6 +161,8 @@ def test_a_hidden_part_is_left_out_and_counted(part: str):
     [
         "<p style='opacity:0.5'>x",
         "<p style='font-size:0.8em;color:white'>x",
+        "<p style='font-size:small;max-height:none;opacity:inherit;zoom:normal'>x",
+        "<p style='transform:scale(.5);max-width:0.5em;overflow:hidden;opacity:.05'>x",
         "<p style='margin-left:-15px'>x",
         "<p style='color:#fff;background:#000'>x",
         "<p aria-hidden=false>x",
