@@ -19,8 +19,8 @@ _ZERO = r"[+-]?(?:0++\.?0*+|\.0++)(?![\d.])(?:%|[a-z]++)?"
 _HIDING = re.compile(
     r"(?:^|;)(?:display:none|visibility:(?:hidden|collapse)|content-visibility:hidden"
     rf"|(?:opacity|font-size|zoom|scale):{_ZERO}(?=;|!|$)"
-    r"|(?:left|right|top|bottom|text-indent|margin-left|margin-top):-\d{3,}"
-    r"|clip:rect\([01](?:px)?[ ,]|clip-path:(?:inset\((?:[5-9]\d|100)%|circle\(0)"
+    r"|(?:left|right|top|bottom|text-indent):-\d{3,}|margin-(?:left|top):-(?:\d{4,}|\d{3}r?em)"
+    r"|clip:rect\((?:[01](?:px)?[ ,]*){4}\)|clip-path:(?:inset\((?:[5-9]\d|100)%|circle\(0)"
     r"|(?:color|-webkit-text-fill-color):transparent)"
     rf"|scale[xy3d]*\({_ZERO}[,)]|translate[xy3d]*\([^;()]*-\d{{4,}}"
 )
