@@ -55,7 +55,7 @@ _MARKS = {
     "sup": Mark.RAISED,
 }
 _LEAVES = frozenset(
-    "br code hr img input kbd listing math plaintext pre q rt samp script tt xmp".split()  # noqa: SIM905  # as above
+    "br code hr img input kbd listing math plaintext pre samp script tt xmp".split()  # noqa: SIM905  # as above
 )
 #: Links that a reader can use although no crawl fetches them.
 _SCHEMES = re.compile(r"(?:mailto|tel|ftp|sms|xmpp|magnet):\S", re.IGNORECASE)
@@ -277,6 +277,10 @@ class _Converter:
                 return self._open_strong_block()
             case "aside":
                 return self._open_note(attributes)
+            case "q" | "rt" if self._is_writing:
+                begin, end = ("“", "”") if tag == "q" else ("(", ")")
+                self._inline.text(begin)
+                return partial(self._inline_text, end)
             case "button" if self._is_in_heading or self._mark_counts[Mark.STRONG]:
                 return None  # it opens a part of the page, and has its title
             case "tr" | "td" | "th":
@@ -309,9 +313,6 @@ class _Converter:
                 self._flush()
                 # `- ---` would be a line without its item.
                 self._writer.write(["___" if self._writer.is_at_start else "---"])
-            case "q" | "rt":
-                begin, end = ("“", "”") if tag == "q" else ("(", ")")
-                self._inline.text(f"{begin}{text_within(node, hide=self._hide).strip()}{end}")
             case "input" if (attributes.get("type") or "").lower() == "checkbox":
                 if self._lists and self._writer.is_at_start and not self._inline:
                     self._inline.raw("[x]" if "checked" in attributes else "[ ]")
@@ -352,7 +353,7 @@ class _Converter:
         self._flush()
         if self._block_break is not None:
             return self._block_break
-        self._block_break = lambda: self._inline.text(" ")
+        self._block_break = partial(self._inline_text, " ")
         self._is_in_heading = True
 
         def leave() -> None:
@@ -491,6 +492,10 @@ class _Converter:
             )
 
         return leave
+
+    def _inline_text(self, text: str) -> None:
+        """Add text to the block that is open at the time of the call."""
+        self._inline.text(text)
 
     def _inline_break(self) -> None:
         self._inline.line_break()
