@@ -93,6 +93,7 @@ def markdown_of(
     base_url: str,
     urljoin: Callable[[str], str] | None = None,
     node_ids: frozenset[int] | None = None,
+    shown_ids: frozenset[int] = frozenset(),
 ) -> Markdown:
     """Return the Markdown of *root*, an element such as <body>, and everything inside of it.
 
@@ -103,10 +104,13 @@ def markdown_of(
       written with everything inside of them, except <nav>. For a node with unwanted parts, give the
       ids of its wanted children instead. The lists, quotes and tables around the nodes are written,
       but no other text.
+    - *shown_ids*: the `mem_id` of each element to write although it is hidden, or is a <noscript>
 
     The result has no text that the page hides. All hidden parts of *root* are counted.
     """
-    converter = _Converter(root, base_url=base_url, urljoin=urljoin, node_ids=node_ids)
+    converter = _Converter(
+        root, base_url=base_url, urljoin=urljoin, node_ids=node_ids, shown_ids=shown_ids
+    )
     converter.walk(root)
     return Markdown(text=converter.text(), hidden=converter.hidden)
 
@@ -123,6 +127,7 @@ class _Converter:
         base_url: str,
         urljoin: Callable[[str], str] | None,
         node_ids: frozenset[int] | None,
+        shown_ids: frozenset[int],
     ) -> None:
         self.hidden = 0
         self._writer = BlockWriter()
@@ -132,6 +137,7 @@ class _Converter:
         self._resolve = urls.resolver(base_url)
         self._urljoin = urljoin
         self._node_ids = node_ids
+        self._shown_ids = shown_ids
         self._written_root: int | None = None  #: the node of `node_ids` that is being written
         self._is_writing = node_ids is None
         #: The marks around the current text, and how often each is open.
@@ -187,7 +193,11 @@ class _Converter:
             return _skip  # a comment
         attributes = node.attributes
         if attributes or tag == "dialog":
-            if is_hidden(tag, attributes) and node.mem_id not in self._structure.labels:
+            if (
+                is_hidden(tag, attributes)
+                and node.mem_id not in self._structure.labels
+                and node.mem_id not in self._shown_ids
+            ):
                 self._hide(node)
                 return _skip
             if self._structure.bars and node.mem_id in self._structure.bars:
@@ -289,7 +299,7 @@ class _Converter:
         if tag in _LEAVES and self._is_writing:
             self._write_leaf(node, tag, attributes)
             return _skip
-        return _skip if tag in WITHOUT_TEXT else None
+        return _skip if tag in WITHOUT_TEXT and node.mem_id not in self._shown_ids else None
 
     def _write_leaf(  # noqa: C901  # one case for each tag
         self, node: LexborNode, tag: str, attributes: Attributes

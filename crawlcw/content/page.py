@@ -2,12 +2,10 @@
 
 from typing import Protocol
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode
+from selectolax.lexbor import LexborHTMLParser
 
+from crawlcw.content.choice import main_content
 from crawlcw.content.markdown import Markdown, markdown_of
-
-#: Selectors of the main content of pages, the best first.
-_MAIN = ("main", "[role=main]", "article")
 
 
 class Page(Protocol):
@@ -33,17 +31,11 @@ def page_markdown(page: Page, *, main: bool) -> Markdown:
     body = page.tree.body
     if body is None:
         return Markdown(text="", hidden=0)
+    content = main_content(body) if main else None
     return markdown_of(
         body,
         base_url=page.base_url,
         urljoin=page.urljoin,
-        node_ids=_main_nodes(body) if main else None,
+        node_ids=None if content is None else content.node_ids,
+        shown_ids=frozenset() if content is None else content.shown_ids,
     )
-
-
-def _main_nodes(body: LexborNode) -> frozenset[int]:
-    for query in _MAIN:
-        node = body.css_first(query)
-        if node is not None:
-            return frozenset({node.mem_id})
-    return frozenset({body.mem_id})

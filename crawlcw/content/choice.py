@@ -1,0 +1,156 @@
+"""Choose the main content of a page: its text without menus, footers, advertising and the like.
+
+Each block of text gets a probability that it is main content, by a logistic model of what the
+page's tree says about it. Then the most probable blocks are chosen, up to the number with the
+highest expected F1 (the harmonic mean of precision and recall, here of words).
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from selectolax.lexbor import LexborNode
+
+from crawlcw.content.text_blocks import BITS, TextBlocks
+
+_BIAS = -0.11
+_WEIGHTS = {
+    "links on the page": 1.19,
+    "blocks on the page": -0.43,
+    "length of blocks": -0.49,
+    "before the heading": -1.69,
+    "first": -4.08,
+    "length after": 2.02,
+    "punctuation before": 0.64,
+    "outside of main": -2.14,
+    "outside of a large article": -2.22,
+    "copies": -0.45,
+    "li": 0.69,
+    "p": 0.77,
+    "links in the parent": -0.97,
+    "length of the parent": 0.28,
+    "blocks in the parent": -0.17,
+    "length of the third parent": 0.18,
+    "length of the fourth parent": 0.27,
+    "blocks in the fourth parent": -0.32,
+    "article": 0.62,
+    "aside": -2.35,
+    "dialog": -3.23,
+    "footer": -2.85,
+    "form": -0.65,
+    "header": -0.80,
+    "nav": -1.66,
+    "table": 0.85,
+    "comment-class": -1.29,
+    "cookie-class": -4.38,
+    "dropdown-class": -1.26,
+    "filter-class": -0.58,
+    "footer-class": -1.16,
+    "legal-class": -3.81,
+    "login-class": -1.01,
+    "menu-class": -1.73,
+    "review-class": -1.05,
+}
+_WEIGHTED_BITS = [(part, bit) for part, bit in BITS.items() if part != "main"]
+_PUNCTUATION = re.compile(
+    r"[.,;:!?](?=[\s\"')\u2019\u201d]|$)|[\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainContent:
+    """The main content of a page."""
+
+    #: The `mem_id` of each node to write, with everything inside of it.
+    node_ids: frozenset[int]
+    #: The `mem_id` of each element to write although it is hidden, or is a <noscript>.
+    shown_ids: frozenset[int]
+    text: str  #: a line for each block
+
+
+def main_content(body: LexborNode) -> MainContent:
+    """Return the main content of a page."""
+    page = TextBlocks(body)
+    shown_ids = set(page.shown_ids)
+    noscripts = body.css("noscript")
+    if noscripts:
+        # Some pages that scripts fill have all of their content in a <noscript> as well.
+        largest = max(noscripts, key=lambda node: len(node.text()))
+        fallback = TextBlocks(largest)
+        if fallback.root.length > page.root.length:
+            page = fallback
+            shown_ids |= page.shown_ids | {largest.mem_id}
+    chosen = _chosen(page)
+    texts = [block.text for block, is_kept in zip(page.blocks, chosen, strict=True) if is_kept]
+    return MainContent(
+        node_ids=page.node_ids(chosen), shown_ids=frozenset(shown_ids), text="\n".join(texts)
+    )
+
+
+def _chosen(page: TextBlocks) -> list[bool]:
+    """Choose the blocks with the highest expected F1 of their words."""
+    sizes = [block.text.count(" ") + 1 for block in page.blocks]
+    probabilities = [_probability(values) for values in features(page)]
+    expected_size = sum(size * chance for size, chance in zip(sizes, probabilities, strict=True))
+    best_f1 = right_size = size = 0.0
+    limit = 0
+    ranking = sorted(range(len(sizes)), key=probabilities.__getitem__, reverse=True)
+    for count, number in enumerate(ranking, 1):
+        size += sizes[number]
+        right_size += sizes[number] * probabilities[number]
+        f1 = 2 * right_size / (size + expected_size)
+        if f1 > best_f1:
+            best_f1, limit = f1, count
+    best = set(ranking[:limit])
+    return [number in best for number in range(len(sizes))]
+
+
+def _probability(values: Mapping[str, float]) -> float:
+    score = _BIAS + sum(_WEIGHTS[name] * value for name, value in values.items())
+    return 1 / (1 + math.exp(-score))
+
+
+def features(page: TextBlocks) -> Iterator[dict[str, float]]:
+    """Yield what the model knows about each block of a page."""
+    blocks, page_length = page.blocks, max(1, page.root.length)
+    copies = Counter(block.text for block in blocks)
+    heading = next((n for n, block in enumerate(blocks) if block.element.tag == "h1"), 0)
+    has_main = any(block.element.parts & BITS["main"] for block in blocks)
+    article_length = sum(
+        len(block.text) for block in blocks if block.element.parts & BITS["article"]
+    )
+    has_large_article = article_length > 0.4 * page_length
+    marks = [len(_PUNCTUATION.findall(block.text)) for block in blocks]
+    mark_count = sum(marks) or 1
+    of_page = {
+        "links on the page": page.root.link_length / page_length,
+        "blocks on the page": math.log1p(len(blocks)),
+        "length of blocks": math.log1p(page_length / max(1, len(blocks))),
+    }
+    length_before = marks_before = 0
+    for number, block in enumerate(blocks):
+        element = block.element
+        parts, tag = element.parts, element.tag
+        length_before += len(block.text)
+        around = [element := element.parent or element for _ in range(4)]
+        values = {
+            "before the heading": float(number < heading),
+            "first": 1 / (1 + number),
+            "length after": 1 - length_before / page_length,
+            "punctuation before": marks_before / mark_count,
+            "outside of main": float(has_main and not parts & BITS["main"]),
+            "outside of a large article": float(has_large_article and not parts & BITS["article"]),
+            "copies": min(copies[block.text] - 1, 3),
+            "li": float(tag == "li"),
+            "p": float(tag == "p"),
+            "links in the parent": around[0].link_length / around[0].length,
+            "length of the parent": math.log1p(around[0].length),
+            "blocks in the parent": math.log1p(around[0].block_count),
+            "length of the third parent": math.log1p(around[2].length),
+            "length of the fourth parent": math.log1p(around[3].length),
+            "blocks in the fourth parent": math.log1p(around[3].block_count),
+        }
+        yield of_page | values | {part: 1.0 for part, bit in _WEIGHTED_BITS if parts & bit}
+        marks_before += marks[number]
