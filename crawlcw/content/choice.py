@@ -6,7 +6,6 @@ highest expected F1 (the harmonic mean of precision and recall, here of words).
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,48 +14,44 @@ from selectolax.lexbor import LexborNode
 
 from crawlcw.content.text_blocks import BITS, TextBlocks
 
-_BIAS = -0.11
+_BIAS = -1.04
 _WEIGHTS = {
-    "links on the page": 1.19,
-    "blocks on the page": -0.43,
-    "length of blocks": -0.49,
-    "before the heading": -1.69,
-    "first": -4.08,
-    "length after": 2.02,
-    "punctuation before": 0.64,
-    "outside of main": -2.14,
-    "outside of a large article": -2.22,
-    "copies": -0.45,
-    "li": 0.69,
-    "p": 0.77,
-    "links in the parent": -0.97,
-    "length of the parent": 0.28,
-    "blocks in the parent": -0.17,
-    "length of the third parent": 0.18,
-    "length of the fourth parent": 0.27,
-    "blocks in the fourth parent": -0.32,
-    "article": 0.62,
+    "links on the page": 0.98,
+    "blocks on the page": -0.34,
+    "length of blocks": -0.36,
+    "before the heading": -1.54,
+    "link at the start": -3.96,
+    "before the last fifth": 1.63,
+    "outside of main": -2.12,
+    "outside of a large article": -2.11,
+    "copies": -0.47,
+    "li": 0.65,
+    "p": 0.75,
+    "links in the parent": -0.78,
+    "length of the parent": 0.25,
+    "blocks in the parent": -0.13,
+    "length of the third parent": 0.16,
+    "length of the fourth parent": 0.25,
+    "blocks in the fourth parent": -0.29,
+    "article": 0.60,
     "aside": -2.35,
-    "dialog": -3.23,
-    "footer": -2.85,
-    "form": -0.65,
-    "header": -0.80,
-    "nav": -1.66,
-    "table": 0.85,
-    "comment-class": -1.29,
-    "cookie-class": -4.38,
-    "dropdown-class": -1.26,
-    "filter-class": -0.58,
-    "footer-class": -1.16,
-    "legal-class": -3.81,
-    "login-class": -1.01,
-    "menu-class": -1.73,
-    "review-class": -1.05,
+    "dialog": -3.24,
+    "footer": -2.80,
+    "form": -0.64,
+    "header": -0.81,
+    "nav": -1.55,
+    "table": 0.82,
+    "comment-class": -1.30,
+    "cookie-class": -4.30,
+    "dropdown-class": -1.19,
+    "filter-class": -0.65,
+    "footer-class": -1.08,
+    "legal-class": -3.90,
+    "login-class": -1.15,
+    "menu-class": -1.62,
+    "review-class": -1.10,
 }
 _WEIGHTED_BITS = [(part, bit) for part, bit in BITS.items() if part != "main"]
-_PUNCTUATION = re.compile(
-    r"[.,;:!?](?=[\s\"')\u2019\u201d]|$)|[\u2026\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +117,12 @@ def features(page: TextBlocks) -> Iterator[dict[str, float]]:
         len(block.text) for block in blocks if block.element.parts & BITS["article"]
     )
     has_large_article = article_length > 0.4 * page_length
-    marks = [len(_PUNCTUATION.findall(block.text)) for block in blocks]
-    mark_count = sum(marks) or 1
     of_page = {
         "links on the page": page.root.link_length / page_length,
         "blocks on the page": math.log1p(len(blocks)),
         "length of blocks": math.log1p(page_length / max(1, len(blocks))),
     }
-    length_before = marks_before = 0
+    length_before = 0
     for number, block in enumerate(blocks):
         element = block.element
         parts, tag = element.parts, element.tag
@@ -137,9 +130,8 @@ def features(page: TextBlocks) -> Iterator[dict[str, float]]:
         around = [element := element.parent or element for _ in range(4)]
         values = {
             "before the heading": float(number < heading),
-            "first": 1 / (1 + number),
-            "length after": 1 - length_before / page_length,
-            "punctuation before": marks_before / mark_count,
+            "link at the start": block.link_length / len(block.text) / (1 + number),
+            "before the last fifth": min(1.0, 5 * (1 - length_before / page_length)),
             "outside of main": float(has_main and not parts & BITS["main"]),
             "outside of a large article": float(has_large_article and not parts & BITS["article"]),
             "copies": min(copies[block.text] - 1, 3),
@@ -153,4 +145,3 @@ def features(page: TextBlocks) -> Iterator[dict[str, float]]:
             "blocks in the fourth parent": math.log1p(around[3].block_count),
         }
         yield of_page | values | {part: 1.0 for part, bit in _WEIGHTED_BITS if parts & bit}
-        marks_before += marks[number]

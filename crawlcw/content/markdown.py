@@ -73,6 +73,7 @@ _DRAWN = frozenset(
 )
 _MATH = frozenset({"arithmatex", "math"})
 _HEADING_END = re.compile(r"((?:^| )#*)#$")
+_IMAGE_FILE = re.compile(r"\.(?:avif|gif|jpe?g|png|svg|webp)$", re.IGNORECASE)
 _FENCES = re.compile(r"`{3,}")
 _WORD = re.compile(r"\w")
 _SMUGGLED = re.compile("[\U000e0000-\U000e0fff]")
@@ -550,6 +551,8 @@ class _Converter:
                 return None  # a link of a heading to itself or to the table of contents
             if is_backlink(attributes):
                 return _skip
+        if _IMAGE_FILE.search(href) and label_of(node) == "":
+            return None  # the image in the link is enough
         address = self._address(href)
         return None if address is None else self._open_mark(Mark.LINK, address)
 

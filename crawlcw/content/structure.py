@@ -265,7 +265,19 @@ class Structure:
                 for name in (attributes.get("id"), attributes.get("aria-labelledby")):
                     label = labels_by_id.get(name or "", label)
                 self.labels[node.mem_id] = label
-                self.bars.add(bar)
+                if not _is_within(node, bar):  # some accordions are a bar with panels in it
+                    self.bars.add(bar)
+
+
+def _is_within(node: LexborNode, ancestor_id: int) -> bool:
+    for _ in range(_MAX_WRAPPERS):
+        parent = node.parent
+        if parent is None:
+            return False
+        if parent.mem_id == ancestor_id:
+            return True
+        node = parent
+    return False
 
 
 def is_backlink(attributes: Attributes) -> bool:

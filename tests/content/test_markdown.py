@@ -236,3 +236,17 @@ def test_the_markdown_of_a_page_is_no_hundred_times_larger(page: str):
 def test_only_html_becomes_markdown(kind: str):
     with pytest.raises(ValueError, match=f"needs an HTML page: {URL} is {kind}".replace("+", ".")):
         response("{}", kind=kind).markdown()
+
+
+def test_a_bar_of_tabs_that_contains_its_panels_is_written():
+    body = (
+        '<div role="tablist"><div role="tab">Size</div><div role="tabpanel"><p>Ten.</p></div></div>'
+    )
+
+    assert "Ten." in converted(body).text
+
+
+def test_an_image_that_links_to_its_own_file_is_written_without_the_link():
+    assert converted('<p><a href="/big.jpg"><img src="/a.jpg" alt="A"></a></p>').text == (
+        "![A](https://site.example/a.jpg)\n"
+    )
