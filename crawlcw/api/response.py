@@ -49,6 +49,7 @@ TOO_MANY_LINKS = "max-links-per-page"
 if TYPE_CHECKING:
     from parsel import Selector
 
+    from crawlcw.content.article import Article
     from crawlcw.items.selectors import Css, JsonLd, XPath
 
     #: A link, given as its address, as the node with the address, or as None.
@@ -494,10 +495,24 @@ class Response(Document):
         """
         from crawlcw.content import page  # few spiders use it
 
+        self._check_html("markdown")
+        return page.page_markdown(self, main=main).text
+
+    def article(self) -> "Article":
+        """Return the page's main content with its title, author, date, language, links and images.
+
+        The values are from JSON-LD, <meta>, Open Graph and the page's text; a value that the page
+        does not say is None. Raises errors in the same way as `markdown`.
+        """
+        from crawlcw.content.article import article_of  # few spiders use it
+
+        self._check_html("article")
+        return article_of(self)
+
+    def _check_html(self, method: str) -> None:
         if not self.is_html:
             kind = self.headers.get("content-type", "no markup")
-            raise ValueError(f"markdown() needs an HTML page: {self.url} is {kind}")
-        return page.page_markdown(self, main=main).text
+            raise ValueError(f"{method}() needs an HTML page: {self.url} is {kind}")
 
     @cached_property
     def _tree_with_owners(self) -> LexborHTMLParser:

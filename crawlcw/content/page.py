@@ -4,7 +4,7 @@ from typing import Protocol
 
 from selectolax.lexbor import LexborHTMLParser
 
-from crawlcw.content.choice import main_content
+from crawlcw.content.choice import MainContent, main_content
 from crawlcw.content.markdown import Markdown, markdown_of
 
 
@@ -29,9 +29,14 @@ def page_markdown(page: Page, *, main: bool) -> Markdown:
     Raises `ParseRefusedError` for a page without a tree.
     """
     body = page.tree.body
+    return written(page, content=main_content(body) if main and body is not None else None)
+
+
+def written(page: Page, *, content: MainContent | None) -> Markdown:
+    """Return the Markdown of a page's main *content*, or of its whole <body>."""
+    body = page.tree.body
     if body is None:
         return Markdown(text="", hidden=0)
-    content = main_content(body) if main else None
     return markdown_of(
         body,
         base_url=page.base_url,
