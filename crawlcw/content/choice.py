@@ -51,6 +51,8 @@ _WEIGHTS = {
     "menu-class": -1.62,
     "review-class": -1.10,
 }
+#: More would take quadratic time if they are nested.
+_MAX_NOSCRIPTS = 10
 _WEIGHTED_BITS = [(part, bit) for part, bit in BITS.items() if part != "main"]
 
 
@@ -69,7 +71,7 @@ def main_content(body: LexborNode) -> MainContent:
     """Return the main content of a page."""
     page = TextBlocks(body)
     shown_ids = set(page.shown_ids)
-    noscripts = body.css("noscript")
+    noscripts = body.css("noscript")[:_MAX_NOSCRIPTS]
     if noscripts:
         # Some pages that scripts fill have all of their content in a <noscript> as well.
         largest = max(noscripts, key=lambda node: len(node.text()))

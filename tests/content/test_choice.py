@@ -152,29 +152,28 @@ def hostile_page(seed: int) -> bytes:
     match seed % 5:
         case 0:
             tag = chance.choice(("div", "b", "table", "ul><li", "a href=x", "noscript", "span"))
-            return f"<{tag}>x ".encode() * chance.randrange(1, 1500)
+            return f"<{tag}>x ".encode() * chance.randrange(1, 1_000)
         case 1:
-            return b"<p>word <b>word</b>" * chance.randrange(5_000)
+            return b"<p>word <b>word</b>" * chance.randrange(2_000)
         case 2:
-            return chance.randbytes(chance.randrange(50_000))
+            return chance.randbytes(chance.randrange(10_000))
         case 3:
             piece = chance.choice(("x", ". ", '."', "a.", "\n", "<br>", "&#0;", "<i>.</i>"))
-            return b"<p>" + piece.encode() * chance.randrange(50_000)
+            return b"<p>" + piece.encode() * chance.randrange(10_000)
         case _:
             parts = chance.choices(_PARTS, k=chance.randrange(1_000))
             return "".join(parts).encode()
 
 
 @pytest.mark.parametrize("start", range(0, 500, 50))
-def test_no_page_breaks_the_choice(start: int):
+def test_no_page_breaks_the_choice_of_its_content(start: int):
     for seed in range(start, start + 50):
         response = Response(URL, request=Request(URL), body=hostile_page(seed))
         try:
-            body = response.tree.body
+            assert response.tree is not None
         except ParseRefusedError:
             continue
-        if body is not None:
-            main_content(body)
+        response.article()
 
 
 def test_the_time_grows_linearly_with_the_page():
