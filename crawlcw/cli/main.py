@@ -294,7 +294,7 @@ def _is_coloured() -> bool | None:
 
 def _of_worker() -> list[str]:
     """Load a worker's modules while the supervisor opens the ledger; return the arguments."""
-    for module in ("commands.run", "processes.worker"):
+    for module in ("running", "processes.worker"):
         importlib.import_module(f"crawlcw.cli.{module}")
     return starting.received_arguments()
 
