@@ -9,8 +9,9 @@
     ├── FetchError                     an attempt failed; carries a `Reason`
     │   ├── ProxyFailedError           the proxy could not be used; no request was sent
     │   │   └── ProxiesAwayError       no proxy is usable now; carries the wait
-    │   └── ParseRefusedError          the page would hang the HTML parser
-    │       └── XmlError               a sitemap or feed is not XML, or is an attack
+    │   ├── ParseRefusedError          the page would hang the HTML parser
+    │   │   └── XmlError               a sitemap or feed is not XML, or is an attack
+    │   └── FilesUnwritableError       a disk is full, or a folder accepts no files
     ├── LedgerError
     │   ├── LedgerUnavailableError     no answer; try again, then exit 69
     │   ├── LedgerGoneError            its file was removed or replaced; exit 69
@@ -230,6 +231,16 @@ class XmlError(ParseRefusedError):
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message, reason=reason)
+
+
+class FilesUnwritableError(FetchError):
+    """A disk or a file store accepts no files; the crawl ends, and no attempt counts.
+
+    A callback that writes files raises it, so that its page is parsed again by a later crawl.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.FILES_UNWRITABLE, message)
 
 
 class LedgerError(CrawlcwError):

@@ -33,7 +33,7 @@ from crawlcw.archive.records import (
     check_installed,
     read,
 )
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import FetchError, FilesUnwritableError
 from crawlcw.files.partial import locked, sync_folder
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import StoredPage
@@ -108,9 +108,7 @@ class Bodies:
 
     def _unwritable(self, error: OSError) -> FetchError:
         problem = os.strerror(error.errno or errno.EIO)
-        return FetchError(
-            Reason.FILES_UNWRITABLE, f"cannot store pages in {self.folder}: {problem}"
-        )
+        return FilesUnwritableError(f"cannot store pages in {self.folder}: {problem}")
 
     async def mend(self) -> None:
         """Repair the WARC files of crashed processes."""

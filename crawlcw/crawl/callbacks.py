@@ -43,6 +43,7 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import (
     DropItem,
     FetchError,
+    FilesUnwritableError,
     InvalidItemError,
     ParseRefusedError,
     Reason,
@@ -323,7 +324,7 @@ class CallbackRun:
                     result = self._method(*arguments)
                 is_over = await self._run_slice(called, result)
                 await cancellation.raise_pending()
-            except ParseRefusedError as error:
+            except (FilesUnwritableError, ParseRefusedError) as error:
                 failed = Failed(reason=error.reason, message=error.message)
             except StopCrawl as stop_request:
                 self._produced.stop, is_over = printable(text_of(stop_request)), True

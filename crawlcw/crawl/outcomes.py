@@ -146,6 +146,10 @@ class Outcomes:
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)
         if isinstance(produced, Failed):
+            if produced.reason is Reason.FILES_UNWRITABLE:
+                # End the crawl without counting the attempt, because no file can be saved.
+                self.end(FinishReason.FILES_UNWRITABLE, produced.message)
+                raise Defer(produced.message)
             self.errors.raised(callback, produced, url=task.url)
             error = FetchError(produced.reason, produced.message)
             error.response = response

@@ -24,7 +24,7 @@ from crawlcw.api.attempt import Attempt, Next, Purpose, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response, SavedFile
 from crawlcw.api.settings import Settings
-from crawlcw.errors import FetchError, Reason, UsageError
+from crawlcw.errors import FetchError, FilesUnwritableError, Reason, UsageError
 from crawlcw.files.folders import Folder, folder
 from crawlcw.files.names import stored_name
 from crawlcw.files.partial import PartialFile
@@ -84,7 +84,7 @@ class FileTransfers:
                 raise FetchError(Reason.BODY_TOO_LARGE, message) from error
             message = str(error) if isinstance(error, UsageError) else message
             message = f"cannot save to {location}: {message}"
-            raise FetchError(Reason.FILES_UNWRITABLE, message) from error
+            raise FilesUnwritableError(message) from error
 
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
