@@ -14,6 +14,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "crawlcw parse books --stored --save --yes",
     ),
     "shell": ("crawlcw shell --spider books https://books.toscrape.com/",),
+    "crawl": (
+        "crawlcw crawl https://docs.example.com --markdown out/ -o pages.jsonl",
+        "crawlcw crawl https://example.com/docs/ --article --exclude '*/changelog/*'",
+        "crawlcw crawl https://shop.example.com --items spec.json -o items.csv --max-pages 500",
+    ),
     "run": (
         "crawlcw run books --concurrency 50 -o books.jsonl",
         "crawlcw run books --processes 4 --ledger mongodb://localhost/crawl",

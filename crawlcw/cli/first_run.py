@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crawlcw.api.spider import Spider
+from crawlcw.cli.options import command_line
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
@@ -23,6 +24,10 @@ _SCRAPY_NAMES = (
 )
 
 
+#: The key in the ledger's state for the options of the last `crawlcw crawl`.
+_SITE = "site"
+
+
 async def warn_of(spider: Spider, ledger: Ledger, *, processes: int = 1) -> None:
     """Warn of Scrapy's names, and at the first run also of attributes that callbacks change.
 
@@ -31,6 +36,10 @@ async def warn_of(spider: Spider, ledger: Ledger, *, processes: int = 1) -> None
     scrapy_spider = sys.modules.get("crawlcw.scrapy.spider")
     if scrapy_spider is not None and isinstance(spider, scrapy_spider.ScrapySpider):
         await _warn_of_project(spider, ledger, processes)
+        return
+    site_spider = sys.modules.get("crawlcw.site.spider")
+    if site_spider is not None and isinstance(spider, site_spider.SiteSpider):
+        await _warn_of_options(spider, ledger)
         return
     _warn_of_names(spider)
     try:
@@ -62,6 +71,26 @@ async def warn_of(spider: Spider, ledger: Ledger, *, processes: int = 1) -> None
         printable(more_note),
         extra={"event": "state_in_attributes", "file": first.path, "line": first.line},
     )
+
+
+async def _warn_of_options(spider: Any, ledger: Ledger) -> None:
+    """Warn if `crawlcw crawl` had other options before; note the options in the ledger."""
+    options = spider.options()
+    try:
+        earlier_options = (await ledger.notes.state()).get(_SITE, options)
+        await ledger.notes.set_state({_SITE: options})
+    except LedgerError:
+        return  # the crawl itself reports the ledger's error
+    changes = [name for name, value in options.items() if earlier_options.get(name) != value]
+    if changes:
+        logger.warning(
+            "the crawl %s had other options before (%s), and its finished pages stay as they are: "
+            "%s fetches them again, or --name begins another crawl",
+            spider.name,
+            ", ".join(changes),
+            command_line("reset", spider.name),
+            extra={"event": "options_changed", "options": changes},
+        )
 
 
 async def _warn_of_project(spider: Any, ledger: Ledger, processes: int) -> None:

@@ -23,6 +23,7 @@ from crawlcw.cli import scrapy_references
 from crawlcw.cli.options import command_line
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.model.sanitize import printable
+from crawlcw.site.scope import site_name
 
 if TYPE_CHECKING:
     from crawlcw.tracking import UseCase
@@ -133,10 +134,13 @@ def _is_file(path: Path) -> bool:
 def name_of(text: str) -> str:
     """Return *text* if it can be a name; otherwise find the spider, and return its name.
 
-    A spider of a Scrapy project has a name without loading the project.
+    A spider of a Scrapy project has a name without loading the project. The URL of a start stands
+    for the name of its `crawlcw crawl`.
     """
     if is_name(text):
         return text
+    if (name := site_name(text)) is not None and not _is_file(Path(text)):
+        return name
     if (scrapy_target := scrapy_references.target_of(text)) is not None:
         from crawlcw.scrapy import project
 

@@ -60,6 +60,7 @@ COMMANDS = {
     "fetch": "Fetch a URL as a crawl does, and print the body.",
     "parse": "Fetch a URL, and show the items and requests of a callback.",
     "shell": "Open a Python shell with a page, to try selectors.",
+    "crawl": "Crawl a site without a spider file, to Markdown or items.",
     "run": "Crawl a spider's site, or resume an earlier crawl.",
     "add": "Add pages to a crawl, or tasks to a use case.",
     "work": "Work on the tasks of a use case.",

@@ -115,42 +115,16 @@ def run_options(function: Callable[..., int]) -> Callable[..., int]:
 
 def crawl(load: Load, run: RunOptions) -> int:
     """Crawl the spider that *load* returns, as supervisor or as worker; return the exit code."""
-
-    def make() -> tuple[Spider, Settings]:
-        logs.set_up(
-            run.log_level or ("warning" if run.quiet else "info"),
-            log_format=run.log_format,
-            file=run.log_file,
-            # Only the supervisor warns of unknown CRAWLCW_ variables.
-            environment=os.environ if run.channel is None else {},
-        )
-        option_assignments = _assigned(
-            concurrency=run.concurrency,
-            max_pages=run.max_pages,
-            max_items=run.max_items,
-            claim=run.claim,
-            keep_running=run.keep_running or None,
-        )
-        # Exclude the loaded modules from garbage collection, because they stay until the end. The
-        # exclusion saves a tenth of a second at exit. Load the spider after `gc.freeze`, so that
-        # the spider's garbage, such as an open file, is collected.
-        gc.freeze()
-        gc.enable()
-        spider, assignments = load(run.assignments)
-        settings = options.settings_of(spider, [*assignments, *option_assignments, *run.share])
-        secure_descriptors(settings.concurrency)
-        return spider, settings
-
     # Disable the garbage collector while modules load, because loading creates no garbage.
     gc.disable()
     if run.channel is not None:
-        return _in_worker(make, run, run.channel)
+        return _in_worker(load, run, run.channel)
 
     metrics = exposing.address_of(host=run.metrics_host, port=run.metrics_port)
     from crawlcw.cli import showing  # imported late, because workers do not need it
 
     crawl_spider = _crawl_by(run)
-    spider, settings = make()
+    spider, settings = _made(load, run)
     if run.fresh:
         from crawlcw.cli import dropping
 
@@ -175,6 +149,33 @@ def crawl(load: Load, run: RunOptions) -> int:
     )
 
 
+def _made(load: Load, run: RunOptions) -> tuple[Spider, Settings]:
+    """Return the spider and its settings."""
+    logs.set_up(
+        run.log_level or ("warning" if run.quiet else "info"),
+        log_format=run.log_format,
+        file=run.log_file,
+        # Only the supervisor warns of unknown CRAWLCW_ variables.
+        environment=os.environ if run.channel is None else {},
+    )
+    option_assignments = _assigned(
+        concurrency=run.concurrency,
+        max_pages=run.max_pages,
+        max_items=run.max_items,
+        claim=run.claim,
+        keep_running=run.keep_running or None,
+    )
+    # Exclude the loaded modules from garbage collection, because they stay until the end. The
+    # exclusion saves a tenth of a second at exit. Load the spider after `gc.freeze`, so that
+    # the spider's garbage, such as an open file, is collected.
+    gc.freeze()
+    gc.enable()
+    spider, assignments = load(run.assignments)
+    settings = options.settings_of(spider, [*assignments, *option_assignments, *run.share])
+    secure_descriptors(settings.concurrency)
+    return spider, settings
+
+
 def _crawl_by(run: RunOptions) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls, either in worker processes or in this process."""
     # Import only `supervisor` or `crawling`, because a supervisor must not load the crawler.
@@ -187,7 +188,7 @@ def _crawl_by(run: RunOptions) -> Callable[..., Coroutine[Any, Any, int]]:
     return crawling.crawl
 
 
-def _in_worker(make: Callable[[], tuple[Spider, Settings]], run: RunOptions, channel: int) -> int:
+def _in_worker(load: Load, run: RunOptions, channel: int) -> int:
     """Crawl as a worker process, and report progress and result to the supervisor on *channel*."""
     from crawlcw.cli.processes import worker
 
@@ -196,7 +197,7 @@ def _in_worker(make: Callable[[], tuple[Spider, Settings]], run: RunOptions, cha
     deadline.report = lambda outcome: supervision.send_exit_code(lambda: exit_code(outcome))
 
     def work() -> int:
-        spider, settings = make()
+        spider, settings = _made(load, run)
         return loop.run(
             worker.crawl(
                 spider,

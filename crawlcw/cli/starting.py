@@ -53,7 +53,7 @@ class Process:
 
 def first(arguments: list[str]) -> Process | None:
     """Start the first worker if the command in *arguments* needs a worker."""
-    if arguments[:1] != ["run"] or _WITHOUT_WORKER.search(" ".join(arguments)):
+    if arguments[:1] not in (["run"], ["crawl"]) or _WITHOUT_WORKER.search(" ".join(arguments)):
         return None
     try:
         return start()

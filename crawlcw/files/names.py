@@ -67,7 +67,7 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
         # `+json`, `+xml` and `+zip` name the syntax of a type (RFC 6839).
         syntax = f"application/{kind.rpartition('+')[2]}"
         extension = _BY_TYPE.get(kind) or _BY_TYPE.get(syntax) or extension
-    stem = _harmless(file_name[: match.start()] if match else file_name)
+    stem = harmless(file_name[: match.start()] if match else file_name)
     return f"{sha256}-{stem}{extension}" if stem else f"{sha256}{extension}"
 
 
@@ -105,7 +105,7 @@ def _last_part(path: str) -> str:
     return next((part for part in reversed(parts) if part.strip(". ")), "")
 
 
-def _harmless(stem: str) -> str:
+def harmless(stem: str) -> str:
     """Return *stem*, shortened; a hyphen replaces each series of forbidden characters."""
     letters = "".join(
         "-" if key == "-" else "".join(run)
