@@ -62,6 +62,10 @@ def show_json(response: Response, produced: Produced) -> None:
         "status": response.status,
         "items": produced.items,
         "items_dropped": dict(produced.items_dropped),
+        "fields": [
+            {"field": field, "selector": selector or None, "count": count}
+            for (field, selector), count in (response.field_sources or {}).items()
+        ],
         "requests": [
             {
                 "url": task.url,

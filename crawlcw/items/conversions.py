@@ -6,9 +6,11 @@ what pydantic accepts: for example, no text means a number with a currency.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
+from enum import Enum
+from functools import partial
 from typing import Any
 
 _WHOLE = re.compile(r"([+-]?[0-9_]+)\.0+")
@@ -61,3 +63,20 @@ CONVERSIONS: dict[type, Callable[[str], Any]] = {
     date: _date,
     datetime: datetime.fromisoformat,
 }
+
+
+def conversion_to(value_type: Any) -> Callable[[str], Any] | None:
+    """Return the function that makes a value of a type from a text; None for an unknown type.
+
+    The text of a member of an `Enum` is the text of the member's value.
+    """
+    if isinstance(value_type, type) and issubclass(value_type, Enum):
+        return partial(_member, {str(member.value): member for member in value_type})
+    return CONVERSIONS.get(value_type)
+
+
+def _member(members: Mapping[str, Enum], text: str) -> Enum:
+    try:
+        return members[text]
+    except KeyError:
+        raise ValueError("no member of the enumeration") from None

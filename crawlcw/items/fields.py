@@ -23,6 +23,9 @@ from typing import (
 from crawlcw.errors import SpiderError
 from crawlcw.model.values import ItemFields
 
+#: The collections that the values of a selector fill.
+_COLLECTIONS = (list, set, frozenset, tuple)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
@@ -30,8 +33,8 @@ class Field:
 
     name: str
     argument: str  #: the name of the constructor's argument
-    value_type: Any  #: the type of the value, or of each member of a list
-    is_list: bool
+    value_type: Any  #: the type of the value, or of each member of a collection
+    collection: type | None  #: list, set, frozenset or tuple; None: a single value
     is_nullable: bool  #: whether the value may be None
     has_default: bool
     metadata: tuple[object, ...]  #: the further arguments of `Annotated`
@@ -120,14 +123,18 @@ def _field(name: str, argument: str, hint: Any, *metadata: object, has_default: 
     if get_origin(hint) is Annotated:
         hint, *metadata = get_args(hint)  # type: ignore[assignment]  # a list
     hint, is_nullable = _without_none(hint)
-    is_list = hint is list or get_origin(hint) is list
-    if is_list:
-        (hint,) = get_args(hint) or (str,)
+    collection = next((kind for kind in _COLLECTIONS if kind in (hint, get_origin(hint))), None)
+    members = [member for member in get_args(hint) if member is not Ellipsis]
+    # A tuple of a fixed length, such as tuple[str, int], is no collection.
+    if collection is tuple and members == [*get_args(hint)] and members:
+        collection = None
+    if collection is not None:
+        (hint,) = members or (str,)
     return Field(
         name=name,
         argument=argument,
         value_type=hint,
-        is_list=is_list,
+        collection=collection,
         is_nullable=is_nullable,
         has_default=has_default,
         metadata=tuple(metadata),

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, get_origin
 
 from crawlcw.errors import InvalidItemError, SpiderError
-from crawlcw.items.conversions import CONVERSIONS
+from crawlcw.items.conversions import CONVERSIONS, conversion_to
 from crawlcw.items.fields import Field, fields_of, is_item_class, maker_of, validates_itself
 from crawlcw.items.scopes import Page, PageData, Reader, Scope, reader_of
 from crawlcw.items.selectors import Css, JsonLd, Re, Selector, XPath
@@ -22,7 +22,6 @@ from crawlcw.model.values import InvalidItem
 _MAX_PLANS = 256
 #: Maximum length of a text of a page in an error.
 _MAX_QUOTE = 60
-_COLLECTIONS = (dict, frozenset, set, tuple)
 
 
 def extract(page: Page, item_class: type) -> Any:
@@ -114,8 +113,8 @@ class FieldPlan:
         """Return the value of a field that has neither a value nor a default of its class."""
         if self.field.is_nullable:
             return None
-        if self.field.is_list:
-            return []
+        if self.field.collection is not None:
+            return self.field.collection()
         raise InvalidItemError(
             f"{self.label} is missing: no value from {self.selectors}", page=scope.data.page.url
         )
@@ -215,7 +214,9 @@ def _field_plan(field: Field, item_class: type, classes: tuple[object, ...]) -> 
         if any(source.patterns for source in sources):
             raise SpiderError(f"{label} has an item class, so it can have no Re")
         nested = _compiled(field.value_type, classes)
-        reads = [_nested_read(source, nested, is_list=field.is_list) for source in sources]
+        if field.collection in (set, frozenset):
+            raise SpiderError(f"{label}: items cannot be in a set: use a list or a tuple")
+        reads = [_nested_read(source, nested, field.collection) for source in sources]
     elif sources:
         convert = _conversion(field, item_class, label)
         reads = [_read(source, field, convert, label) for source in sources]
@@ -228,32 +229,38 @@ def _field_plan(field: Field, item_class: type, classes: tuple[object, ...]) -> 
 
 
 def _conversion(field: Field, item_class: type, label: str) -> Callable[[str], Any] | None:
-    if get_origin(field.value_type) in _COLLECTIONS:
-        raise SpiderError(f"{label}: the only collection that a selector fills is a list")
+    if get_origin(field.value_type) in (dict, list, set, frozenset, tuple):
+        raise SpiderError(
+            f"{label}: a selector fills a list, a set or a tuple[X, ...] of single values"
+        )
     if validates_itself(item_class):
         return None
-    convert = CONVERSIONS.get(field.value_type)
+    convert = conversion_to(field.value_type)
     if convert is None:
         names = ", ".join(kind.__name__ for kind in CONVERSIONS)
-        raise SpiderError(f"{label}: use {names}, a list of them, or an item class")
+        raise SpiderError(
+            f"{label}: use {names}, an Enum, a list, set or tuple[X, ...] of them, or an item class"
+        )
     return None if convert is str else convert
 
 
-def _nested_read(source: Source, nested: Plan, *, is_list: bool) -> Read:
+def _nested_read(source: Source, nested: Plan, collection: type | None) -> Read:
     blocks, item = source.reader.blocks, nested.item
 
     def read_all(scope: Scope) -> Any:
-        return [item(block) for block in blocks(scope)] or None
+        assert collection is not None
+        return collection(item(block) for block in blocks(scope)) or None
 
     def read_first(scope: Scope) -> Any:
         block = next(blocks(scope), None)
         return None if block is None else item(block)
 
-    return read_all if is_list else read_first
+    return read_first if collection is None else read_all
 
 
 def _read(source: Source, field: Field, convert: Callable[[str], Any] | None, label: str) -> Read:
     first, every = source.first(), source.all
+    collection = field.collection or list
 
     def converted(text: str, scope: Scope) -> Any:
         assert convert is not None
@@ -267,10 +274,10 @@ def _read(source: Source, field: Field, convert: Callable[[str], Any] | None, la
             ) from None
 
     def read_all(scope: Scope) -> Any:
-        return [converted(text, scope) for text in every(scope)] or None
+        return collection(converted(text, scope) for text in every(scope)) or None
 
     def read_texts(scope: Scope) -> Any:
-        return every(scope) or None
+        return collection(every(scope)) or None
 
     def read_text(scope: Scope) -> Any:
         return first(scope) or None
@@ -280,8 +287,8 @@ def _read(source: Source, field: Field, convert: Callable[[str], Any] | None, la
         return converted(text, scope) if text else None
 
     if convert is None:
-        return read_texts if field.is_list else read_text
-    return read_all if field.is_list else read_first
+        return read_text if field.collection is None else read_texts
+    return read_first if field.collection is None else read_all
 
 
 def _sources(field: Field, label: str) -> tuple[Source, ...]:

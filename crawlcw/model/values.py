@@ -80,7 +80,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
     - Lone surrogates become U+FFFD.
     - Integers over 64 bits become text.
     - A float or a Decimal that is not finite becomes None.
-    - A set or a tuple becomes a list.
+    - A tuple becomes a list, and a set a sorted list.
     - A datetime is truncated to milliseconds. An aware datetime becomes UTC. A naive datetime stays
       naive, because crawlcw does not know its time zone.
     - An object of another type becomes its text.
@@ -148,7 +148,9 @@ def _clean_other(value: object, depth: int) -> Any:
     if fields is not None:
         return {_key(k): clean(v, depth=depth + 1) for k, v in fields.items()}
     assert isinstance(value, Iterable)
-    return [clean(member, depth=depth + 1) for member in value]
+    members = [clean(member, depth=depth + 1) for member in value]
+    # The order of a set differs between processes.
+    return sorted(members, key=repr) if isinstance(value, set | frozenset) else members
 
 
 def _clean_time(value: date | time) -> Any:

@@ -397,6 +397,12 @@ def test_parse_shows_the_selector_that_filled_each_field(home: str, folder: Path
         "field: Page.author: no selector has a value",
         "field: Link.url: Css('a', attr='href'), 3 times",
     ]
+    as_json = invoke("parse", "annotated", f"{home}index.html", "--json")
+    assert json.loads(as_json.stdout)["fields"] == [
+        {"field": "Page.title", "selector": "Css('h1')", "count": 1},
+        {"field": "Page.author", "selector": None, "count": 1},
+        {"field": "Link.url", "selector": "Css('a', attr='href')", "count": 3},
+    ]
 
 
 def test_parse_names_the_field_that_is_missing(home: str, folder: Path):

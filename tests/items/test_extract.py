@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from datetime import date, datetime
 from decimal import Decimal
+from enum import Enum, IntEnum
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import attrs
@@ -431,14 +432,60 @@ class Tree:
 
 
 @pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Annotated[set[str], Css("b")], {"2", "1"}),
+        (Annotated[frozenset[int], Css("b")], frozenset({1, 2})),
+        (Annotated[tuple[int, ...], Css("b")], (2, 1, 2)),
+        (Annotated[tuple, Css("b")], ("2", "1", "2")),
+        (Annotated[set[int] | None, Css("i")], None),
+        (Annotated[tuple[str, ...], Css("i")], ()),
+    ],
+)
+def test_the_values_of_a_selector_fill_a_set_or_a_tuple(kind: Kind, hint: Any, value: Any):
+    item = page("<b>2</b><b>1</b><b>2</b>").extract(kind("Numbers", {"x": hint}))
+
+    assert (item["x"] if isinstance(item, dict) else item.x) == value
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Stars(IntEnum):
+    ONE = 1
+    TWO = 2
+
+
+def test_a_text_is_the_value_of_a_member_of_an_enumeration(kind: Kind):
+    hints = {"colour": Annotated[Colour, Css("b")], "stars": Annotated[list[Stars], Css("i")]}
+
+    item = page("<b>blue</b><i>2</i><i>1</i>").extract(kind("Kinds", hints))
+
+    assert (item["stars"] if isinstance(item, dict) else item.stars) == [Stars.TWO, Stars.ONE]
+    assert cleaned_item(item) == {"colour": "blue", "stars": [2, 1]}
+
+
+def test_a_text_that_is_no_member_makes_the_item_invalid():
+    item_class = kinds.as_dataclass("Kinds", {"colour": Annotated[Colour, Css("b")]})
+
+    with pytest.raises(InvalidItemError, match=r"^Kinds.colour is not a Colour: Css\('b'\): gives"):
+        page("<b>green</b>").extract(item_class)
+
+
+@pytest.mark.parametrize(
     ("hint", "message"),
     [
         (Annotated[str, Css("h1[")], r"^Bad.x: 'h1\[' is not a CSS selector"),
         (Annotated[str, Css("h1::text")], r"^Bad.x: 'h1::text' is not a CSS selector"),
         (Annotated[str, Re("x")], r"^Bad.x: write Re\('x'\) behind its selector"),
         (Annotated[str, Css("h1"), Re("(")], r"^Bad.x: Re\('\('\) is not a regular expression"),
-        (Annotated[set[str], Css("h1")], r"^Bad.x: the only collection that a selector fills is a"),
-        (Annotated[bytes, Css("h1")], r"^Bad.x: use str, int, float, .*, a list of them"),
+        (Annotated[tuple[str, int], Css("h1")], r"^Bad.x: a selector fills a list, a set or a t"),
+        (Annotated[list[list[str]], Css("h1")], r"^Bad.x: a selector fills a list, a set or a t"),
+        (Annotated[dict[str, str], Css("h1")], r"^Bad.x: a selector fills a list, a set or a t"),
+        (Annotated[set[Row], Css("h1")], r"^Bad.x: items cannot be in a set: use a list or a"),
+        (Annotated[bytes, Css("h1")], r"^Bad.x: use str, int, float, .*, an Enum, a list, set"),
         (Annotated[int | str, Css("h1")], r"^Bad.x: use str, int"),
         (
             Annotated[list[Row], Css("h1"), Re("x")],

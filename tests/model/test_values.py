@@ -83,7 +83,7 @@ NAIVE = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  # tested on purpo
         (memoryview(b"a"), b"a"),
         ((1, (2,)), [1, [2]]),
         ({3}, [3]),
-        (frozenset({"x"}), ["x"]),
+        (frozenset({"x", "z", "y"}), ["x", "y", "z"]),
         (Decimal("1.10"), Decimal("1.10")),
         (Decimal("NaN"), None),
         (Fraction(1, 3), "1/3"),
