@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
@@ -195,6 +196,10 @@ def _attribute_reader(name: str) -> Callable[[LexborNode, Scope], str]:
 
 class _XPathReader:
     def __init__(self, xpath: XPath) -> None:
+        if find_spec("parsel") is None:
+            raise SpiderError(
+                f"{xpath!r} needs parsel: install it with `pip install 'crawlcw[xpath]'`"
+            )
         self._query = xpath.query
         self._is_link = _LINK_PATH.search(xpath.query) is not None
 

@@ -1,6 +1,7 @@
 """`response.extract` and `extract_all` fill item classes of every kind by their annotations."""
 
 import dataclasses
+import sys
 from collections import Counter
 from datetime import date, datetime
 from decimal import Decimal
@@ -12,7 +13,7 @@ import pytest
 from pydantic import AliasChoices, BaseModel, Field, HttpUrl, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from crawlcw import Css, JsonLd, Re, XPath
+from crawlcw import Css, Extraction, JsonLd, Re, XPath
 from crawlcw.errors import InvalidItemError, SpiderError
 from crawlcw.model.values import ItemFields, cleaned_item
 from tests.items import kinds
@@ -498,6 +499,16 @@ def test_a_text_that_is_no_member_makes_the_item_invalid():
 def test_a_wrong_annotation_is_an_error_of_the_spider(hint: Any, message: str):
     with pytest.raises(SpiderError, match=message):
         page("<h1>x</h1>").extract(kinds.as_dataclass("Bad", {"x": hint}))
+
+
+def test_an_xpath_without_parsel_is_an_error_before_the_first_page(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "parsel", None)
+    specification = {"fields": {"title": {"xpath": "//h1"}}}
+
+    with pytest.raises(SpiderError, match=r"^Item.title: XPath\('//h1'\) needs parsel: install it"):
+        Extraction.of(specification)
 
 
 @pytest.mark.parametrize(
