@@ -124,7 +124,7 @@ def crawl(load: Load, run: RunOptions) -> int:
     from crawlcw.cli import showing  # imported late, because workers do not need it
 
     crawl_spider = _crawl_by(run)
-    spider, settings = _made(load, run)
+    spider, settings = _spider_and_settings(load, run)
     if run.fresh:
         from crawlcw.cli import dropping
 
@@ -149,8 +149,8 @@ def crawl(load: Load, run: RunOptions) -> int:
     )
 
 
-def _made(load: Load, run: RunOptions) -> tuple[Spider, Settings]:
-    """Return the spider and its settings."""
+def _spider_and_settings(load: Load, run: RunOptions) -> tuple[Spider, Settings]:
+    """Set up the log, and load the spider with its settings."""
     logs.set_up(
         run.log_level or ("warning" if run.quiet else "info"),
         log_format=run.log_format,
@@ -197,7 +197,7 @@ def _in_worker(load: Load, run: RunOptions, channel: int) -> int:
     deadline.report = lambda outcome: supervision.send_exit_code(lambda: exit_code(outcome))
 
     def work() -> int:
-        spider, settings = _made(load, run)
+        spider, settings = _spider_and_settings(load, run)
         return loop.run(
             worker.crawl(
                 spider,

@@ -14,6 +14,7 @@ from crawlcw.errors import UsageError
 KINDS = {
     "Begin": ("installation", "tutorial"),
     "How to": (
+        "site",
         "limits",
         "results",
         "resuming",

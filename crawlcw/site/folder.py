@@ -65,8 +65,8 @@ class MarkdownFolder:
 
 def _replace(target: Path, content: bytes) -> None:
     """Write a file so that each reader, and a crash, finds the old content or the new one."""
-    # The name has a digest of the content: two processes with the same name write the same bytes,
-    # so none disturbs the other. After a crash, the page is parsed again and uses the same name.
+    # The name has a digest of the content. Two processes with the same name write the same bytes,
+    # so neither disturbs the other. A page is parsed again after a crash, and uses the same name.
     digest = sha256(content).hexdigest()[:_DIGEST]
     part = target.with_name(f".{sha256(target.name.encode()).hexdigest()[:_DIGEST]}-{digest}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -1,7 +1,7 @@
 """The spider of `crawlcw crawl`: it follows the links of a site, and its sitemaps and llms.txt.
 
-Each request carries the home of its site in its context. So every process knows the scope, also
-after a crash, although only the first page shows where the start has led.
+Each request has the home of its site in its context. So every process knows the scope, also after a
+crash, although only the first page shows the address to which the start redirects.
 """
 
 import json
@@ -12,7 +12,6 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-from crawlcw.api import markup
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sitemap_spider import SitemapSpider
@@ -28,11 +27,10 @@ _HOME = "home"
 _ROBOTS_TXT, _SITEMAP, _LLMS_TXT = "/robots.txt", "/sitemap.xml", "/llms.txt"
 #: Statuses with which a site says that it has no such list.
 _MISSING = (400, 401, 403, 404, 410)
-_HTML = ("text/html", "application/xhtml+xml")
 #: The address of a link in Markdown.
 _MARKDOWN_LINK = re.compile(r"\]\(\s*<?([^)\s<>]+)")
 _ARTICLE_FIELDS = (
-    *("title", "author", "date", "language", "description", "text", "images", "links"),
+    *("title", "author", "date", "language", "description", "text", "links", "images"),
 )
 
 
@@ -73,7 +71,7 @@ class SiteSpider(SitemapSpider):
         self.main = main
 
     def options(self) -> dict[str, Any]:
-        """Return the options that decide what becomes of a page, as the ledger stores them."""
+        """Return the options that decide the results of a page, as the ledger stores them."""
         patterns = {"include": self.scope.include, "exclude": self.scope.exclude}
         specification_text = json.dumps(self.specification, sort_keys=True)
         return {
@@ -103,7 +101,7 @@ class SiteSpider(SitemapSpider):
             if self.with_lists:
                 yield from self._lists(home)
         address = self.scope.address_in(home, response.url)
-        if not _is_html(response) or (address is None and not is_start):
+        if not response.is_html or (address is None and not is_start):
             return
         if address is not None:
             yield from self._items(response, address)
@@ -155,7 +153,7 @@ class SiteSpider(SitemapSpider):
     def parse_llms_txt(self, response: Response) -> Iterator[Request]:
         """Yield requests for the pages that an llms.txt (https://llmstxt.org) links to."""
         home = response.context[_HOME]
-        if response.status in _MISSING or _is_html(response):
+        if response.status in _MISSING or response.is_html:
             return
         # The Markdown of a page is at the page's address with `.md` behind it.
         links_in_text = _MARKDOWN_LINK.finditer(response.text)
@@ -165,13 +163,17 @@ class SiteSpider(SitemapSpider):
 
     def _items(self, response: Response, url: str) -> Iterator[Any]:
         """Write the Markdown file of the page *url*, and yield the page's items."""
+        needs_article = self.is_article or (self.folder is not None and self.main)
+        article = response.article() if needs_article else None
         fields = _head_of(response)
-        if self.is_article or (self.folder is not None and self.main):
-            article = response.article()
-            fields |= {name: getattr(article, name) for name in _ARTICLE_FIELDS}
+        if article is not None:
+            fields = {name: getattr(article, name) for name in _ARTICLE_FIELDS}
         row = {"url": url, **fields}
         if self.folder is not None:
-            markdown = response.markdown(main=self.main)
+            if article is not None and self.main:
+                markdown = article.markdown
+            else:
+                markdown = response.markdown(main=False)
             file_fields = {
                 "url": url,
                 "title": fields["title"],
@@ -187,14 +189,8 @@ class SiteSpider(SitemapSpider):
             yield from self.extraction.items(response)
 
 
-def _is_html(response: Response) -> bool:
-    content_type = response.headers.get("content-type") or _HTML[0]
-    is_declared = content_type.partition(";")[0].strip().lower() in _HTML
-    return is_declared and markup.is_markup(content_type, response.body)
-
-
 def _head_of(response: Response) -> dict[str, Any]:
-    """Return what the head of a page says, for crawls without the extra `content`."""
+    """Return the fields in the head of a page."""
     title, root = response.css_first("title"), response.css_first("html")
     return {
         "title": None if title is None else " ".join(title.text().split()),

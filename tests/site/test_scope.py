@@ -1,4 +1,4 @@
-"""Which pages belong to a site, and the name of its crawl."""
+"""The scope of a site, and the name of its crawl."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def page(*links: str, title: str = "a page") -> str:
 
 
 class Crawled:
-    """A crawl of prepared responses, and what it has requested and recorded."""
+    """A crawl of prepared responses, with its requests and items."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -193,6 +193,33 @@ async def test_items_by_a_specification_take_the_place_of_the_pages(crawled: Cra
 
     assert crawled.items == [{"title": "one"}]
     assert crawled.report.items_dropped == {"Part.title is missing: no value from Css('h2')": 1}
+
+
+async def test_the_article_of_a_page_is_its_item(crawled: Crawled):
+    text = "A paragraph that is long enough to be the main content of this page. " * 5
+    html = f'<html lang="en"><title>A</title><main><h1>A</h1><p>{text}</p></main></html>'
+
+    await crawled(spider(is_article=True, with_lists=False), {HOME: html})
+
+    (item,) = crawled.items
+    fields = ("url", "title", "author", "date", "language", "description", "text", "links")
+    assert tuple(item) == (*fields, "images")
+    assert (item["title"], item["language"], item["author"]) == ("A", "en", None)
+    assert text.strip() in item["text"]
+
+
+async def test_main_content_and_whole_pages_become_files(crawled: Crawled, tmp_path: Path):
+    text = "A paragraph that is long enough to be the main content of this page. " * 5
+    html = f"<title>A</title><footer>imprint</footer><main><h1>A</h1><p>{text}</p></main>"
+    folders = [MarkdownFolder(tmp_path / "main"), MarkdownFolder(tmp_path / "whole")]
+
+    for folder, main in zip(folders, (True, False), strict=True):
+        crawled.path = folder.path / "ledger.db"
+        await crawled(spider(folder=folder, main=main, with_lists=False), {HOME: html})
+
+    main, whole = ((folder.path / "a.example/index.md").read_text() for folder in folders)
+    assert text.strip() in main
+    assert ("imprint" in main, "imprint" in whole) == (False, True)
 
 
 async def test_each_page_becomes_a_file_and_an_item(crawled: Crawled, tmp_path: Path):
