@@ -501,8 +501,8 @@ class Response(Document):
     def article(self) -> "Article":
         """Return the page's main content with its title, author, date, language, links and images.
 
-        The values are from JSON-LD, <meta>, Open Graph and the page's text; a value that the page
-        does not say is None. Raises errors in the same way as `markdown`.
+        The values are from JSON-LD, <meta>, Open Graph and the page's text; a missing value is
+        None. Raises errors in the same way as `markdown`.
         """
         from crawlcw.content.article import article_of  # few spiders use it
 

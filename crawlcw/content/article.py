@@ -1,4 +1,4 @@
-"""The main content of a page, with what the page says about itself.
+"""Find the main content of a page, and its title, author, date and language.
 
 Title, author and date come from JSON-LD (schema.org), from <meta> with the names of Open Graph,
 Dublin Core and scholarly indexes, and from the elements that HTML and microdata have for them. A
@@ -35,7 +35,7 @@ _DAY = re.compile(
     r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?![\d:])"
 )
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
-#: What stands between the title of a page and the name of its site.
+#: The separator of the title of a page and the name of its site.
 _BEFORE_SITE = re.compile(r"\s[|\u2013\u2014\u00b7\u00bb:-]\s")
 _WORD = re.compile(r"\w+")
 _MAX_NAMES = 20
@@ -55,9 +55,9 @@ class ArticlePage(pages.Page, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Article:
-    """The main content of a page, and what the page says about itself.
+    """The main content of a page, with its title, author, date and language.
 
-    A value that the page does not say is None. Each string is one line of at most 1,000
+    A value is None if the page does not have it. Each string is one line of at most 1,000
     characters, except `text` and `markdown`.
     """
 

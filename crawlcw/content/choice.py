@@ -1,8 +1,13 @@
 """Choose the main content of a page: its text without menus, footers, advertising and the like.
 
-Each block of text gets a probability that it is main content, by a logistic model of what the
-page's tree says about it. Then the most probable blocks are chosen, up to the number with the
+A logistic model computes the probability of each block of text to be main content, from features
+of the page's tree. Then the module chooses the most probable blocks, up to the number with the
 highest expected F1 (the harmonic mean of precision and recall, here of words).
+
+The weights were fitted on 420 pages of seven kinds (articles, collections, documentation, forums,
+listings, products, services) of 358 sites, the development split of the Web Content Extraction
+Benchmark (WCXB, M. Foley 2026, CC-BY-4.0). Each page counted alike, each block by the square root
+of its words, with an L2 penalty.
 """
 
 import math
@@ -110,7 +115,7 @@ def _probability(values: Mapping[str, float]) -> float:
 
 
 def features(page: TextBlocks) -> Iterator[dict[str, float]]:
-    """Yield what the model knows about each block of a page."""
+    """Yield the features of each block of a page, by their names in `_WEIGHTS`; others are 0."""
     blocks, page_length = page.blocks, max(1, page.root.length)
     copies = Counter(block.text for block in blocks)
     heading = next((n for n, block in enumerate(blocks) if block.element.tag == "h1"), 0)

@@ -30,7 +30,7 @@ _PART_BY_ROLE = {
     "main": "main",
     "navigation": "nav",
 }
-#: Parts of a page by what its author wrote in a class or an id.
+#: Parts of a page by words in the class or the id of an element.
 _PARTS_BY_CLASS = {
     "comment-class": "comment",
     "cookie-class": "cookie|consent|gdpr|privacy",

@@ -95,7 +95,7 @@ def main() -> None:
     pages = generated() if options.pages is None else read(options.pages)
     truths: dict[str, str] = {}
     if options.pages is not None and (path := options.pages / "truth.jsonl").exists():
-        rows = map(json.loads, path.read_text().splitlines())
+        rows = map(json.loads, path.open())
         truths = {row["id"]: row["main_content"] for row in rows}
     size = sum(map(len, pages.values())) / len(pages) / 1000
     print(f"{len(pages)} pages, {size:.0f} KB in the mean")

@@ -1,4 +1,4 @@
-"""What a page says about itself."""
+"""Articles: the main content of pages, with title, author, date and language."""
 
 import json
 

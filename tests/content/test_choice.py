@@ -1,4 +1,4 @@
-"""The main content that crawlcw chooses."""
+"""The choice of the main content of pages."""
 
 import random
 import time
@@ -53,7 +53,7 @@ def test_an_article_is_chosen_without_what_is_around_it():
 
 
 def test_an_article_needs_no_tags_that_name_it():
-    """Only the class of the menu and the text itself say what is what."""
+    """Only the class of the menu and the text tell the article from the menu."""
     menu = f'<div class="menu">{MENU}</div>'
     chosen = text(f"<body>{menu}<div><h1>A crawler</h1>{PROSE}</div>{menu}</body>")
 
