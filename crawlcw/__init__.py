@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from crawlcw.api.attempt import Downloader as Downloader
     from crawlcw.api.attempt import Layer as Layer
     from crawlcw.api.attempt import Next as Next
+    from crawlcw.api.document import SavedFile as SavedFile
     from crawlcw.api.host_limits import Limit as Limit
     from crawlcw.api.request import Request as Request
     from crawlcw.api.response import Response as Response
-    from crawlcw.api.response import SavedFile as SavedFile
     from crawlcw.api.rules import Rule as Rule
     from crawlcw.api.settings import Settings as Settings
     from crawlcw.api.sitemap_spider import SitemapEntry as SitemapEntry
@@ -62,7 +62,8 @@ _EXPORTS = {
     "crawlcw.api.attempt": ("Attempt", "Downloader", "Layer", "Next"),
     "crawlcw.api.host_limits": ("Limit",),
     "crawlcw.api.request": ("Request",),
-    "crawlcw.api.response": ("Response", "SavedFile"),
+    "crawlcw.api.document": ("SavedFile",),
+    "crawlcw.api.response": ("Response",),
     "crawlcw.api.rules": ("Rule",),
     "crawlcw.api.settings": ("Settings",),
     "crawlcw.api.sitemap_spider": ("SitemapEntry", "SitemapSpider"),

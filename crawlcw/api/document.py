@@ -46,12 +46,22 @@ class Trees:
     selector_refusal: ParseRefusedError | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """The file of a request with `save_to`; its values are plain, so it can be part of an item."""
+
+    path: str  #: `save_to` and the file's name, which files of equal content share
+    sha256: str  #: SHA-256 of the file, in hexadecimal
+    size: int  #: bytes
+
+
 class Document:
     """The content of a page, and methods that select parts of it."""
 
     url: str
     headers: Mapping[str, str]
     body: bytes
+    file: SavedFile | None = None  #: the body of a request with `save_to`; then `body` is empty
 
     #: The library behind `css` and `css_first`: "lexbor", or "parsel" for Scrapy's selectors.
     _selector_library: str = "lexbor"
@@ -62,8 +72,8 @@ class Document:
 
     @property
     def size(self) -> int:
-        """The number of bytes of the body."""
-        return len(self.body)
+        """The size of the body, or of the saved file, in bytes."""
+        return len(self.body) if self.file is None else self.file.size
 
     @property
     def encoding(self) -> str:

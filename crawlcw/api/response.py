@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from crawlcw.api import markup
-from crawlcw.api.document import Document, check, not_css
+from crawlcw.api.document import Document, SavedFile, check, not_css
 from crawlcw.api.forms import Form
 from crawlcw.api.links import (
     EVERYTHING,
@@ -79,15 +79,6 @@ class PageSession:
 
     def __repr__(self) -> str:
         return f"<PageSession {self.name}>"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedFile:
-    """The file of a request with `save_to`; its values are plain, so it can be part of an item."""
-
-    path: str  #: `save_to` and the file's name, which files of equal content share
-    sha256: str  #: SHA-256 of the file, in hexadecimal
-    size: int  #: bytes
 
 
 @dataclass(slots=True)
@@ -166,11 +157,6 @@ class Response(Document):
         self.page: Any = None
         #: The callback of the last `follow` without options, and the request that each link copies.
         self._link_template: tuple[Callback | None, Request] | None = None
-
-    @property
-    def size(self) -> int:
-        """The size of the body, or of the saved file, in bytes."""
-        return len(self.body) if self.file is None else self.file.size
 
     @property
     def context(self) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
+from typing import NoReturn
 
 from crawlcw.api.attempt import replaced
 from crawlcw.api.response import Response
@@ -147,9 +148,7 @@ class Outcomes:
             produced = await self._retired(attempt, produced.retired)
         if isinstance(produced, Failed):
             if produced.reason is Reason.FILES_UNWRITABLE:
-                # End the crawl without counting the attempt, because no file can be saved.
-                self.end(FinishReason.FILES_UNWRITABLE, produced.message)
-                raise Defer(produced.message)
+                self._end_unwritable(produced.message)
             self.errors.raised(callback, produced, url=task.url)
             error = FetchError(produced.reason, produced.message)
             error.response = response
@@ -168,6 +167,11 @@ class Outcomes:
             stored=stored_page,
         )
         return Done(settlements=(self.settled(lease, outcome),), produced=produced)
+
+    def _end_unwritable(self, message: str) -> NoReturn:
+        """End the crawl without counting the attempt, because no file can be saved."""
+        self.end(FinishReason.FILES_UNWRITABLE, message)
+        raise Defer(message)
 
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is unchanged, and do not call its callback."""
@@ -188,16 +192,19 @@ class Outcomes:
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
         """Record that a page is finished, and whether it may become a probe page."""
         task, session = attempt.lease.task, attempt.session
-        headers = task.headers
-        if headers and self.settings.referer != "off":
-            headers = tuple(pair for pair in headers if pair[0] != "Referer")
-        plain = task.method == "GET" and not headers and response.url == task.url
+        has_headers = bool(task.headers) and self._has_own_headers(task)
+        plain = task.method == "GET" and not has_headers and response.url == task.url
         if session is not None:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)
         # A probe has the general timeout, so a probe page must be faster than this timeout.
         plain = plain and response.status < 300 and response.elapsed < self._max_probe_s
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
+
+    def _has_own_headers(self, task: Task) -> bool:
+        """Return whether a task has headers of the spider, beside the Referer of the crawl."""
+        crawl_headers = () if self.settings.referer == "off" else ("Referer",)
+        return any(name not in crawl_headers for name, _ in task.headers)
 
     async def _retired(self, attempt: PageAttempt, reason: str) -> Failed:
         """Return the failure of a page whose callback retired its session, or raise `Defer`."""
@@ -267,9 +274,7 @@ class Outcomes:
             case ProxiesAwayError():
                 raise Defer(refusal.message, due=timedelta(seconds=refusal.wait)) from refusal
             case FetchError(reason=Reason.FILES_UNWRITABLE):
-                # End the crawl without counting the attempt, because no file can be saved.
-                self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
-                raise Defer(refusal.message) from refusal
+                self._end_unwritable(refusal.message)
             case FetchError(reason=Reason.INTERNAL):
                 raise refusal.__cause__ or refusal
         if self.watchdog.explains(refusal, attempt.started_at):

@@ -21,8 +21,9 @@ import anyio
 from anyio import to_thread
 
 from crawlcw.api.attempt import Attempt, Next, Purpose, replaced
+from crawlcw.api.document import SavedFile
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response, SavedFile
+from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, FilesUnwritableError, Reason, UsageError
 from crawlcw.files.folders import Folder, folder

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.document import SavedFile
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response, SavedFile
+from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from crawlcw.api.attempt import LoggedOutError, Session
+from crawlcw.api.document import SavedFile
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response, SavedFile
+from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.errors import FetchError, Reason
