@@ -48,7 +48,7 @@ from crawlcw.site.spider import SiteSpider
     metavar="GLOB",
     help="Request no path that matches GLOB, such as '*/print/*'. May be repeated.",
 )
-@options.number_option("--max-depth", minimum=1, about="Follow at most N links from URL.")
+@options.number_option("--max-depth", minimum=0, about="Follow at most N links from URL.")
 @click.option("--no-lists", is_flag=True, help="Read no sitemap and no llms.txt.")
 @click.option("--name", metavar="NAME", help="Name of the crawl; by default made from URL.")
 @run_options
