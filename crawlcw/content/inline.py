@@ -209,7 +209,9 @@ class Inline:
         tokens = _with_working_marks(_joined(self._tokens))
         parts: list[str] = []
         addresses: list[str] = []
-        at_line_start = True
+        # Only a paragraph can begin a block; the text of a heading or a cell stands in one line.
+        has_lines = "\n" in line_break
+        at_line_start = has_lines
         for position, (kind, text, mark) in enumerate(tokens):
             part = text
             if kind is _Kind.TEXT:
@@ -232,7 +234,7 @@ class Inline:
             elif mark is not None:
                 part = f"<{mark.value}>" if kind is _Kind.OPEN else f"</{mark.value}>"
             parts.append(part)
-            at_line_start = kind is _Kind.BREAK
+            at_line_start = has_lines and kind is _Kind.BREAK
         return "".join(parts).strip()
 
 

@@ -41,10 +41,11 @@ _PARTS_BY_CLASS = {
     "login-class": "login|account|auth(?!or)",
     "menu-class": "menu",
     "review-class": "review|rating",
+    "nav": r"\bnav(?:header|footer|bar|igation)\b",
 }
 _TAGS = ("article", "aside", "dialog", "footer", "form", "header", "main", "nav", "table")
 #: The bit of each part of a page, so that a number stands for a set of parts.
-BITS = {part: 1 << number for number, part in enumerate((*_TAGS, *_PARTS_BY_CLASS))}
+BITS = {part: 1 << number for number, part in enumerate(dict.fromkeys((*_TAGS, *_PARTS_BY_CLASS)))}
 _CLASS_BITS = [BITS[part] for part in _PARTS_BY_CLASS]
 _CLASS = re.compile("|".join(f"({words})" for words in _PARTS_BY_CLASS.values()), re.IGNORECASE)
 _MAX_CLASS_LENGTH = 200

@@ -60,6 +60,22 @@ def test_an_article_needs_no_tags_that_name_it():
     assert chosen.splitlines() == ["A crawler", *SENTENCES * 2]
 
 
+def test_the_navigation_of_a_manual_is_not_chosen():
+    """DocBook writes the navigation of each page as a table, with the title of the page."""
+    table = (
+        '<table><tr><th colspan="3">3. The frontier</th></tr><tr><td><a href="/2">Prev</a></td>'
+        '<th>Preface</th><td><a href="/4">Next</a></td></tr></table>'
+    )
+    chosen = markdown(
+        f'<body><div class="navheader">{table}</div><div><h2>3. The frontier</h2>'
+        f"<p>{SENTENCES[0]}</p><p>{SENTENCES[1]}</p></div>"
+        f'<div class="navfooter">{table}</div></body>'
+    )
+
+    assert chosen.startswith("## 3. The frontier\n\nThe crawler asks")
+    assert "Preface" not in chosen
+
+
 def test_the_items_of_a_list_of_products_are_chosen():
     cards = "".join(
         f'<li><a href="/p/{n}"><h3>Lamp number {n}</h3></a><span>$ {n}9.90</span></li>'
