@@ -78,7 +78,7 @@ class BlockWriter:
             self.lines.append(prefix.rstrip())
         first = prefix
         for container in unused:
-            first += container.first
+            first += container.first.replace("\n", f"\n{prefix}")
             prefix += container.rest
             self._prefixes.append(prefix)
         self.lines.append((first + lines[0]).rstrip() if not lines[0] else first + lines[0])

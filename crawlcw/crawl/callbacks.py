@@ -450,8 +450,7 @@ class CallbackRun:
             request.callback = FILE_CALLBACK
         reason: str | None = TOO_MANY_LINKS
         if self._has_room(request):
-            # The file has the depth of the item's page: `max_depth` must not cut an item in two.
-            reason = self._accept_request(request, depth=self._task.depth)
+            reason = self._accept_request(request, depth=self._task.depth, is_file=True)
         identity = request.locate(self._salt(request))
         if reason is not None or isinstance(identity, Refusal):
             return ItemFile(values.text(request.url), task_id=None, reason=str(reason))
@@ -474,8 +473,11 @@ class CallbackRun:
             return
         self._accept(response.request.retargeted(refresh.url))
 
-    def _accept_request(self, request: Request, *, depth: int) -> str | None:
-        """Make a task from a request; return the reason to drop later equal requests, or None."""
+    def _accept_request(self, request: Request, *, depth: int, is_file: bool = False) -> str | None:
+        """Make a task from a request; return the reason to drop later equal requests, or None.
+
+        A file of an item may have any depth, because `max_depth` must not cut an item in two.
+        """
         scope = self._runner.scope
         if scope.drops_tracking:
             request = scope.addressed(request)
@@ -512,7 +514,7 @@ class CallbackRun:
         if depth_limit is None and (depth_limit := self._task.options.max_depth) is not None:
             task = replace(task, options=replace(task.options, max_depth=depth_limit))
         max_depth = scope.max_depth if depth_limit is None else depth_limit
-        if max_depth is None or task.depth <= max_depth:
+        if max_depth is None or task.depth <= max_depth or is_file:
             self._produced.tasks.append(task)
             return None
         self._drop(request, Reason.REFUSED_DEPTH)

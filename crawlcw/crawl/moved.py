@@ -46,6 +46,8 @@ class MovedPages:
     scope: Scope
     #: Ids of the last tasks that got the page of another URL, so that they are no aliases.
     _homes: OrderedDict[bytes, None] = field(init=False, default_factory=OrderedDict)
+    #: Ids of the last tasks that have waited for their canonical pages.
+    _delayed: OrderedDict[bytes, None] = field(init=False, default_factory=OrderedDict)
 
     def follows(self, attempt: PageAttempt, url: str) -> bool:
         """Return whether an attempt without a session itself requests a redirect's target.
@@ -130,7 +132,7 @@ class MovedPages:
         """Record a page under the task of its canonical URL; return None if it is its own.
 
         A canonical URL of another host does not count, because the page of one site must not
-        decide about the pages of another. Raises `Defer` while the canonical URL is requested.
+        decide about the pages of another. Raises `Defer` until the canonical page is finished.
         """
         lease, url = attempt.lease, response.canonical
         if url is None or not _is_plain(attempt):
@@ -151,16 +153,20 @@ class MovedPages:
             record is not None and record.task.status is Status.IGNORED
         ):
             return None
-        may_become_alias = (
-            record is not None
-            and record.task.status is Status.PROCESSING
-            and target.id not in self._homes
-        )
-        if may_become_alias and target.id < lease.task.id:
-            # Two pages that name each other must not both become aliases, so the one with the
-            # larger id waits for the outcome of the other.
-            raise Defer("its canonical page is in progress", due=_CANONICAL_WAIT)
-        return await self._parsed_as(target, attempt, response)
+        if record is None or record.task.status in WAITING:
+            lease_there = await self._claim(target)
+            if lease_there is not None:
+                return await self._parsed_at(lease_there, target, attempt, response)
+            record = await self.session.ledger.tasks.get(target.id)
+        if record is not None and (
+            record.task.status is Status.FINISHED or target.id in self._homes
+        ):
+            return await self._alias(target, attempt, response)
+        if lease.task.id in self._delayed and target.id > lease.task.id:
+            return None  # its canonical page may wait too, because two pages may name each other
+        # Wait, because the canonical URL may redirect to this page, or have no page.
+        remember(self._delayed, lease.task.id, None)
+        raise Defer("its canonical page is not finished", due=_CANONICAL_WAIT)
 
     def _id_at(self, request: Request) -> bytes:
         """Return the id of the task for a GET of a request's URL."""
@@ -168,12 +174,22 @@ class MovedPages:
 
     async def _parsed_as(self, target: Task, attempt: PageAttempt, response: Response) -> Done:
         """Record a page under the task *target* if this process can claim it, else as its alias."""
-        lease, home = attempt.lease, await self._claim(target)
+        home = await self._claim(target)
         if home is None:
-            if attempt.exchanges:
-                del attempt.exchanges[-1]  # another task stores the page
-            await self.outcomes.keep(attempt)
-            return self._moved_outcome(lease, response, target.url)
+            return await self._alias(target, attempt, response)
+        return await self._parsed_at(home, target, attempt, response)
+
+    async def _alias(self, target: Task, attempt: PageAttempt, response: Response) -> Done:
+        """Record that the page of a task belongs to the task *target*."""
+        if attempt.exchanges:
+            del attempt.exchanges[-1]  # another task stores the page
+        await self.outcomes.keep(attempt)
+        return self._moved_outcome(attempt.lease, response, target.url)
+
+    async def _parsed_at(
+        self, home: Lease, target: Task, attempt: PageAttempt, response: Response
+    ) -> Done:
+        """Record a page under the task *target*, which *home* has claimed."""
         remember(self._homes, target.id, None)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Count the response for the target's origin, because a redirect may lead to another origin.
@@ -186,7 +202,7 @@ class MovedPages:
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
-        alias_result = self._moved_outcome(lease, response, target.url)
+        alias_result = self._moved_outcome(attempt.lease, response, target.url)
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
@@ -242,8 +258,7 @@ class MovedPages:
         max_depth = lease.task.options.max_depth
         if max_depth is None:
             max_depth = settings.max_depth
-        # A redirect of a start URL leads to its page, even if the limit is 0.
-        if max_depth is not None and target.depth > max(max_depth, lease.task.depth, 1):
+        if max_depth is not None and target.depth > max(max_depth, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
         record, limit = await self.session.ledger.tasks.get(target.id), settings.max_redirects
         # Without this limit, a chain of pages could redirect for ever.
@@ -261,13 +276,15 @@ class MovedPages:
     def _task_at(self, task: Task, home: Request, *, hops: int) -> Task:
         """Return the task for the target of a redirect of *task*; both have the same due time.
 
-        A target on the same host is as deep as *task*, and a target on another host is one link
-        deeper. If *task* is a repeated visit, the target is requested again too.
+        A target on another host is one link deeper than *task*, unless *task* is a start URL, which
+        may redirect to its page on another host. Any other target is as deep as *task*. If *task*
+        is a repeated visit, the target is requested again too.
         """
         home.changed = EACH_RUN if task.settled and task.visit is None else None
         now = self.outcomes.now()
         target = home.task(now=now, depth=task.depth, parent=task.id, hops=hops)
-        return replace(target, due=task.due, depth=task.depth + (target.host != task.host))
+        depth = task.depth + (task.depth > 0 and target.host != task.host)
+        return replace(target, due=task.due, depth=depth)
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
         """Return whether the redirects from *target* lead back to *task*."""

@@ -341,6 +341,8 @@ class Outcomes:
         errback = request.errback or "on_error"
         produced = await self.runner.run(errback, request, error, task=task, attempt=attempt)
         if isinstance(produced, Failed):
+            if produced.reason is Reason.FILES_UNWRITABLE:
+                self._end_unwritable(produced.message)
             self.errors.log_error(errback, produced, url=task.url)
             return Done(settlements=(settlement,))
         if produced.stop is not None:

@@ -345,7 +345,8 @@ def _with_files(value: Any, files: Mapping[int, ItemFile], *, depth: int = 0) ->
     if isinstance(value, FileSource) or depth > MAX_DEPTH:
         return files.get(id(value), value)
     if isinstance(value, _COLLECTION_TYPES):
-        return [_with_files(member, files, depth=depth + 1) for member in value]
+        members = [_with_files(member, files, depth=depth + 1) for member in value]
+        return sorted(members, key=repr) if isinstance(value, set | frozenset) else members
     if (fields := parts(value)) is None:
         return value
     return {name: _with_files(field, files, depth=depth + 1) for name, field in fields.items()}

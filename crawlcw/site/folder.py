@@ -19,7 +19,9 @@ from crawlcw.errors import FilesUnwritableError, UsageError
 from crawlcw.files.names import harmless
 
 _INDEX = "index"
-_DIGEST = 8
+_DIGEST = 16
+#: Digits in the name of a file that is being written; pages of one name are rare.
+_PART_DIGEST = 8
 _MAX_FOLDERS = 8
 #: Maximum bytes of a part of a path; with a digest and an extension it fits all file systems.
 _LONGEST_PART = 80
@@ -67,8 +69,8 @@ def _replace(target: Path, content: bytes) -> None:
     """Write a file so that each reader, and a crash, finds the old content or the new one."""
     # The name has a digest of the content. Two processes with the same name write the same bytes,
     # so neither disturbs the other. A page is parsed again after a crash, and uses the same name.
-    digest = sha256(content).hexdigest()[:_DIGEST]
-    part = target.with_name(f".{sha256(target.name.encode()).hexdigest()[:_DIGEST]}-{digest}.part")
+    digests = [sha256(text).hexdigest()[:_PART_DIGEST] for text in (target.name.encode(), content)]
+    part = target.with_name(f".{'-'.join(digests)}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)

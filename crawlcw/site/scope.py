@@ -79,7 +79,10 @@ def folder_of(path: str) -> str:
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    pattern = ".*".join(map(re.escape, glob.split("*")))
+    first, *rest = map(re.escape, glob.split("*"))
+    # Each literal matches where it first stands, without backtracking over a hostile path.
+    pattern = first + "".join(f"(?>.*?{literal})" for literal in rest[:-1])
+    pattern += "".join(f".*{literal}" for literal in rest[-1:])
     # A glob without a query says nothing about the query.
     return re.compile(pattern if "?" in glob else rf"{pattern}(?:\?.*)?", re.DOTALL)
 

@@ -1,12 +1,13 @@
 """The spider of `crawlcw crawl`: it follows the links of a site, and its sitemaps and llms.txt.
 
-Each request has the home of its site in its context. So every process knows the scope, also after a
-crash, although only the first page shows the address to which the start redirects.
+Each request has the home of its site in its context, and the spider state has it for added pages.
+So every process knows the scope, also after a crash, although only the first page shows the address
+to which the start redirects.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sitemap_spider import SitemapSpider
-from crawlcw.api.spider import Spider, url_list
+from crawlcw.api.spider import url_list
 from crawlcw.errors import FetchError, Reason, XmlError
 from crawlcw.items.specification import Extraction
 from crawlcw.model import urls
@@ -40,8 +41,6 @@ class SiteSpider(SitemapSpider):
     Subclasses have the name of the crawl.
     """
 
-    # The lists of the site's pages come after the first page, which shows the site's home.
-    start = Spider.start
     # A redirect of the start may lead to another host; `after_response` refuses the others.
     allowed_hosts = "*"
     invalid_items = "item"
@@ -83,10 +82,26 @@ class SiteSpider(SitemapSpider):
             "items": sha256(specification_text.encode()).hexdigest(),
         }
 
+    # The lists of the site's pages come after the first page, which shows the site's home.
+    async def start(self) -> AsyncIterator[Request]:
+        """Yield the start, with a mark in its context, because only its page shows the home."""
+        yield Request(self.scope.start, context={_HOME: ""})
+
+    def _home_of(self, context: Mapping[str, Any] | None) -> str:
+        """Return the home for a request; "" for the start, and until the start is parsed."""
+        home: str = (context or {}).get(_HOME, self.state.get(_HOME, ""))
+        return home
+
+    def before_request(self, request: Request) -> None:
+        """Refuse other sites, to which a page may refresh, and which a user may have added."""
+        home = self._home_of(request.context)
+        if home and not is_same_site(request.url, home):
+            raise FetchError(Reason.REFUSED_SCOPE, f"it is not a page of {home}")
+
     def after_response(self, response: Response) -> None:
         """Refuse redirects to other sites, except those of the start."""
-        home, target = response.context.get(_HOME), response.headers.get("location")
-        if home is None or target is None or not 300 <= response.status < 400:
+        home, target = self._home_of(response.context), response.headers.get("location")
+        if not home or target is None or not 300 <= response.status < 400:
             return
         if not is_same_site(url := response.urljoin(target), home):
             host = urlsplit(url).netloc
@@ -94,10 +109,12 @@ class SiteSpider(SitemapSpider):
 
     def parse(self, response: Response) -> Iterator[Any]:
         """Yield the items of a page, and its links within the site."""
-        home = response.context.get(_HOME)
-        is_start = home is None
-        if home is None:
-            home = self.scope.home_at(response.url)
+        is_start = response.context.get(_HOME) == ""
+        home = self._home_of(response.context)
+        if not home:
+            home = self.scope.home_at(response.url if is_start else self.scope.start)
+        if is_start:
+            self.state[_HOME] = home
             if self.with_lists:
                 yield from self._lists(home)
         address = self.scope.address_in(home, response.url)

@@ -144,6 +144,22 @@ async def test_max_depth_does_not_cut_an_item_in_two(
     assert by_name[site.url("/2")]["cover"] == saved(site, tmp_path, "/a.png")
 
 
+async def test_an_item_of_a_page_beyond_max_depth_keeps_its_files(
+    site: MediaSite, ledger_url: str, tmp_path: Path
+):
+    """A page that is visited again may be deeper than a lower limit."""
+    site.pages |= {"/": '<a href="/2">', "/2": '<img src="/a.png">'}
+    spider = shop(site, tmp_path)
+    await run_spider(spider, ledger=ledger_url, settings=replace(SETTINGS, max_pages=1))
+
+    await run_spider(
+        shop(site, tmp_path), ledger=ledger_url, settings=replace(SETTINGS, max_depth=0)
+    )
+
+    by_name = await products(ledger_url)
+    assert by_name[site.url("/2")]["cover"] == saved(site, tmp_path, "/a.png")
+
+
 async def test_the_commands_show_the_files(site: MediaSite, ledger_url: str, tmp_path: Path):
     site.pages["/"] = '<img src="/a.png">'
     await run_spider(shop(site, tmp_path), ledger=ledger_url)

@@ -160,6 +160,20 @@ def test_two_pages_that_name_each_other_are_one_page_even_at_the_same_time():
         assert (report.pages, report.redirects, report.finish_reason) == (2, 1, "drained")
 
 
+def test_a_page_whose_canonical_url_redirects_to_it_is_parsed():
+    pairs = range(6)
+    pages = {
+        "/": links(*(f"/{name}{n}" for n in pairs for name in "qc")),
+        **{f"/q{n}": canonical(f"/c{n}") for n in pairs},
+        **{f"/c{n}": f"/q{n}" for n in pairs},
+    }
+    with served(pages) as site:
+        site.together = pages.keys() - {"/"}
+        report = crawled(site, rules="canonical", concurrency=12)
+
+        assert (report.items, report.redirects) == (1 + len(pairs), len(pairs))
+
+
 def test_a_canonical_url_of_another_host_or_of_a_failed_page_does_not_count():
     with served(
         {

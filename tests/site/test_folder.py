@@ -52,7 +52,7 @@ def test_another_path_has_a_harmless_name_with_a_digest(path: str, name: str):
     prefix, digest = file_name(HOST + path).removesuffix(".md").rsplit("-", 1)
 
     assert prefix == f"docs.example.com/{name}"
-    assert re.fullmatch("[0-9a-f]{8}", digest)
+    assert re.fullmatch("[0-9a-f]{16}", digest)
 
 
 def test_no_two_pages_have_one_file_even_if_the_case_is_ignored():

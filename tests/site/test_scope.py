@@ -60,6 +60,15 @@ def test_a_glob_matches_a_whole_path(include: list[str], exclude: list[str], ins
     assert [p for p in paths if scope.address_in(home, f"https://a.example{p}")] == inside
 
 
+def test_a_glob_takes_no_long_time_on_a_hostile_path():
+    scope = SiteScope.of("https://a.example/", exclude=["*/a*/b*/c*/d", "*/e*e"])
+
+    path = f"/{'/a' * 200}{'/b' * 200}{'/c' * 200}"  # a backtracking match takes over five seconds
+    assert scope.address_in("https://a.example/", f"https://a.example{path}") is not None
+    for path in ("/a/b/c/c/d", "/x/a1/a/b/c/d/d", "/e/e", "/ee"):
+        assert scope.address_in("https://a.example/", f"https://a.example{path}") is None
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [

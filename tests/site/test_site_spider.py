@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Report, Settings, run_spider
+from crawlcw import Report, Settings, add_pages, run_spider
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.site.folder import MarkdownFolder
 from crawlcw.site.scope import SiteScope
@@ -55,12 +55,14 @@ class Crawled:
         self.urls: set[str] = set()
         self.items: list[dict[str, Any]] = []
 
-    async def __call__(self, crawl: Site, site: Mapping[str, Any]) -> None:
+    async def __call__(
+        self, crawl: Site, site: Mapping[str, Any], *, max_depth: int | None = None
+    ) -> None:
         web = ReplayDownloader(site)
         self.report = await run_spider(
             crawl,
             ledger=f"sqlite:///{self.path}",
-            settings=Settings(obey_robots=False),
+            settings=Settings(obey_robots=False, max_depth=max_depth),
             downloader=web,
         )
         self.urls = set(web.requested_urls)
@@ -174,6 +176,46 @@ async def test_a_page_that_redirects_to_another_site_is_not_followed(crawled: Cr
 
     assert crawled.urls == set(site)
     assert {item["url"] for item in crawled.items} == {HOME, f"{HOME}here"}
+
+
+async def test_the_depth_counts_from_the_page_to_which_the_start_redirects(crawled: Crawled):
+    home = "https://www.b.example/"
+    site = {
+        HOME: Replay(status=301, headers={"Location": home}),
+        home: page("/1"),
+        f"{home}1": page("/2"),
+    }
+
+    await crawled(spider(with_lists=False), site, max_depth=1)
+
+    assert {item["url"] for item in crawled.items} == {home, f"{home}1"}
+
+
+async def test_a_page_that_refreshes_to_another_site_does_not_lead_there(crawled: Crawled):
+    refresh = '<meta http-equiv="refresh" content="{}; url=https://b.example/">'.format
+    site = {
+        HOME: page("/soon", "/late"),
+        f"{HOME}soon": refresh(0),
+        f"{HOME}late": refresh(20),
+    }
+
+    await crawled(spider(with_lists=False), site)
+
+    assert crawled.urls == set(site)
+
+
+async def test_added_pages_have_the_home_of_the_site(crawled: Crawled):
+    docs = f"{HOME}docs/"
+    site = {docs: page(), f"{docs}x/y/z": page("/docs/1"), f"{docs}1": page()}
+    crawl = spider(docs, with_lists=False)
+    await crawled(crawl, {docs: page()})
+
+    added = [f"{docs}x/y/z", f"{HOME}blog/", "https://b.example/docs/"]
+    await add_pages(crawl, added, ledger=f"sqlite:///{crawled.path}")
+    await crawled(spider(docs, with_lists=False), {**site, f"{HOME}blog/": page("/blog/1")})
+
+    assert crawled.urls == {f"{docs}x/y/z", f"{docs}1", f"{HOME}blog/"}
+    assert {item["url"] for item in crawled.items} == set(site)
 
 
 async def test_files_of_other_types_are_skipped(crawled: Crawled):
