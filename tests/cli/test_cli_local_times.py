@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 from pyarrow import parquet
@@ -83,7 +84,8 @@ async def test_a_local_time_is_shown_as_it_was_written(
     (row,) = csv.DictReader(Path("shops.csv").read_text().splitlines())
     assert (row["opens"], row["instant"]) == (OPENS, OPENED)
     (row,) = parquet.read_table("shops.parquet").to_pylist()
-    assert (row["opens"], row["instant"]) == (OPENS, OPENED)
+    times = (datetime.fromisoformat(OPENS), datetime.fromisoformat(OPENED))
+    assert (row["opens"], row["instant"]) == times
     assert json.loads(crawlcw("export", "shops", "-o", "-", *at)) == ITEM
     shown = json.loads(crawlcw("show", "shops", shop, "--json", *at))
     assert shown["items"] == [ITEM]

@@ -46,13 +46,14 @@ ROWS = (
         spider=spiders.Reading,
         shows=names("Response", "meta jsonld xpath selector base_url encoding text robots refresh")
         | names("Response", "extract extract_all")
+        | names("Response", "markdown article is_html canonical referrer_policy")
         | names("Response", "headers truncated elapsed urljoin page url body feed")
         | names("Settings", "obey_robots"),
     ),
     Row(
         spider=spiders.Asynchronous,
         shows=names("Spider", "parse start_urls start_again opened closed has_pages fetch")
-        | names("Response", "follow_all css_first"),
+        | names("Response", "follow_all css_first fetch"),
     ),
     Row(
         spider=spiders.Hooked,
@@ -64,7 +65,8 @@ ROWS = (
     Row(
         spider=spiders.Ruled,
         shows=names("Spider", "rules")
-        | names("Rule", "allow deny extensions deny_extensions restrict callback follow options"),
+        | names("Rule", "allow deny extensions deny_extensions restrict callback follow options")
+        | names("Rule", "allow_domains deny_domains restrict_xpath restrict_text process_links"),
     ),
     Row(spider=spiders.Forms, shows=names("Response", "form")),
     Row(
@@ -140,6 +142,7 @@ NO_ITEM_DEPENDS = {
     "Rule.requests": "the crawl makes the requests of a page with it",
     "LoginSession.send": "the crawl passes this argument",
     "LoginSession.add_cookie": "the crawl passes this argument",
+    "Response.sends": "the crawl sets the function behind `fetch`",
     "Response.source": "an argument of the base class",
     "Response.tree": "the crawl makes trees with it",
     "Response.needs_tree": "a room of crawlcw says by it that its responses need no tree",

@@ -147,6 +147,11 @@ class Reading(Tree):
             "body": len(response.body) > 0,
             "item": response.extract(Heading).title,
             "items": len(response.extract_all(Heading, "h1")),
+            "markdown": response.markdown(main=False).startswith("#"),
+            "article": response.article().title,
+            "html": response.is_html,
+            "canonical": response.canonical,
+            "policy": response.referrer_policy,
         }
         yield from response.follow_all("a")
 
@@ -179,7 +184,8 @@ class Asynchronous(Tree):
         return [self.record(response), *response.follow_all("a", self.parse_coroutine)]
 
     async def parse_coroutine(self, response):
-        return [self.record(response), *response.follow_all("a", self.parse)]
+        echo = await response.fetch("/echo/8")
+        return [self.record(response, echo=echo.status), *response.follow_all("a", self.parse)]
 
 
 class Hooked(Tree):
@@ -276,8 +282,12 @@ class Ruled(Tree):
     name = "ruled"
     rules = (
         Rule(allow=r"/tree/\d*[02468]$", callback="parse_even", follow=True),
-        Rule(restrict="body"),
+        Rule(restrict="body", allow_domains="127.0.0.1", deny_domains="elsewhere.example"),
+        Rule(restrict_xpath="//body", restrict_text=r"\w", process_links="half_of"),
     )
+
+    def half_of(self, links):
+        return [link for link in links if link.url[-1] in "02468"]
 
     def parse(self, response):
         yield self.record(response, by="parse")
