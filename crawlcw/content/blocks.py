@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: How many quotes and items can contain one another; deeper ones are written as plain blocks.
+#: Maximum nesting of quotations and lists; the blocks of deeper ones have no marks of their own.
 #: Each line repeats the marks of all its containers, so the limit keeps the output linear.
 _MAX_DEPTH = 16
 _LONGEST_NUMBER = 999_999_999  # of CommonMark

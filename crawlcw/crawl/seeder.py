@@ -56,7 +56,7 @@ class RunStart:
         self._ledger = ledger
         self._silence = _SILENT_LEASES * lease
         self._started_at: datetime
-        self.earliest_end: datetime | None = None  #: join no run that ended before this time
+        self.earliest_end: datetime | None = None  #: join no run whose end may be earlier
         #: The run's number in the ledger, equal in all processes of the run.
         self.number = 0
 

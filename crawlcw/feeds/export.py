@@ -110,7 +110,7 @@ def _finish(output: Output, classes: Collection[str]) -> None:
 
 
 class _FieldCheck:
-    """Finds the fields of a selection that no exported item has."""
+    """Finds the fields that the user has selected and that no exported item has."""
 
     def __init__(self, selection: ItemSelection) -> None:
         self._unseen = set(selection.fields or ())

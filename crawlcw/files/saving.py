@@ -41,7 +41,7 @@ _CHECKED_BYTES = 1 << 16
 _LEAST_RATE = 1 << 10
 _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
-#: Minimum time from a Last-Modified to its response, if Last-Modified is a strong validator.
+#: A Last-Modified is a strong validator only if it is older than its response by this time.
 _MIN_AGE = timedelta(seconds=60)
 #: Successful statuses of responses that have no content to save as a file.
 _CONTENTLESS = frozenset({204, 205})

@@ -1,7 +1,7 @@
 """Convert the text of a page to the type of a field.
 
-pydantic converts the values of its own models. The table is for the other item classes, and accepts
-what pydantic accepts: for example, no text means a number with a currency.
+pydantic converts the values of its own models. The table here is for the other item classes, and
+accepts the same texts as pydantic: for example, it refuses a number with a currency.
 """
 
 import math

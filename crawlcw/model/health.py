@@ -54,7 +54,7 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.PAYLOAD_TRUNCATED,
 }
 #: If no host answers for these seconds, crawlcw decides that the hosts have failed, not the uplink.
-#: A host name that DNS once knew is given up after this time, because DNS may fail for minutes.
+#: After this time crawlcw also gives up a host whose name DNS has found before and finds no longer.
 LONGEST_OUTAGE = 3600.0
 #: Default maximum number of entries that the function `remember` keeps in a map.
 _MAX_ENTRIES = 10_000

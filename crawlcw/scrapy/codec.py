@@ -307,7 +307,7 @@ def _headers_of_context(headers: Headers) -> Headers:
 
 
 def _pairs(name: bytes, texts: list[bytes]) -> tuple[tuple[str, str], ...]:
-    """Return the values of one header as a task has them; empty if a task cannot have them."""
+    """Return the pairs of a task for one header; no pairs if a task must not have the header."""
     try:
         return arguments.headers(
             [(name.decode("latin-1"), text.decode("latin-1")) for text in texts]

@@ -54,7 +54,10 @@ def _slots(kind: Any) -> tuple[str, ...]:
 
 
 def set_state(instance: object, state: Mapping[str, Any]) -> None:
-    """Give *instance* the attributes that `state_of` has returned; raises `ValueError`."""
+    """Give *instance* the attributes that `state_of` has returned.
+
+    Raises `ValueError` for a name that begins with two underscores.
+    """
     for name, value in state.items():
         if name.startswith("__"):
             raise ValueError(f"{name} is not a field")

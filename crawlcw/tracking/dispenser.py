@@ -215,7 +215,7 @@ class Dispenser:
         - the release of a task that the worker no longer leases
 
         The dispenser refuses an ending if another worker has claimed the task meanwhile. *fences*
-        maps a task's key to the `Assignment.fence` of the claim to end. Without a fence, the
+        maps a task's key to the `Assignment.fence` of the claim that ends. Without a fence, the
         dispenser ends the worker's current claim of the task, even if the worker meant an earlier
         claim. Raises `UsageError`.
         """

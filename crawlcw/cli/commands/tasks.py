@@ -38,7 +38,7 @@ _MAX_KEY_WIDTH = 70
 
 @ledger_command("tasks", argument="name")
 @click.option(
-    "--key", metavar="KEY", help="Show only the task with this key, or with this URL in a crawl."
+    "--key", metavar="KEY", help="Show only the task with this key; in a crawl, KEY is a URL."
 )
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
 @click.option(
