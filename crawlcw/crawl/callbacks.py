@@ -450,6 +450,7 @@ class CallbackRun:
             request.callback = FILE_CALLBACK
         reason: str | None = TOO_MANY_LINKS
         if self._has_room(request):
+            # A file may have any depth, because `max_depth` must not cut an item in two.
             reason = self._accept_request(request, depth=self._task.depth, is_file=True)
         identity = request.locate(self._salt(request))
         if reason is not None or isinstance(identity, Refusal):
@@ -474,10 +475,7 @@ class CallbackRun:
         self._accept(response.request.retargeted(refresh.url))
 
     def _accept_request(self, request: Request, *, depth: int, is_file: bool = False) -> str | None:
-        """Make a task from a request; return the reason to drop later equal requests, or None.
-
-        A file of an item may have any depth, because `max_depth` must not cut an item in two.
-        """
+        """Make a task from a request; return the reason to drop later equal requests, or None."""
         scope = self._runner.scope
         if scope.drops_tracking:
             request = scope.addressed(request)

@@ -118,7 +118,8 @@ def _opened(folder: Path, assignments: Iterable[str] = ()) -> "Iterator[Settings
     working_folder = Path.cwd()
     project_folder = folder.resolve()
     settings_module = os.environ.get(_SETTINGS_VARIABLE)
-    if str(project_folder) not in sys.path:
+    # The folder must be the first one, because another folder may have a package of this name.
+    if sys.path[:1] != [str(project_folder)]:
         sys.path.insert(0, str(project_folder))
     os.chdir(project_folder)
     try:
