@@ -330,7 +330,7 @@ class _Parts(Parts):
 
 async def add_pages(
     spider: Spider | str,
-    pages: Iterable[str | Request],
+    pages: str | Iterable[str | Request],
     *,
     ledger: str = DEFAULT_LEDGER,
     settings: Settings | None = None,
@@ -354,7 +354,7 @@ async def add_pages(
     else:
         check(spider)
         settings = settings or spider.settings
-    open_pages = iter(pages)
+    open_pages = iter([pages] if isinstance(pages, str) else pages)
 
     async def batches() -> AsyncIterator[list[Request]]:
         while batch := [*islice(open_pages, BATCH_SIZE)]:

@@ -95,7 +95,8 @@ def _title(page: ArticlePage, things: list[dict[str, Any]]) -> str | None:
     """Return the <h1> if the page's titles confirm it, else a title without the site's name."""
     whole = _first(_texts(page, "head title"))
     title = _first(map(page.meta.get, _TITLES)) or whole
-    heading = _first(_texts(page, "h1"))
+    # The sign of a link to the heading is no part of the title.
+    heading = _first(text.rstrip("¶ ") for text in _texts(page, "h1"))
     words = _words(heading)
     if words.strip() and words in _words(f"{title} {whole}"):
         return heading

@@ -12,12 +12,13 @@ of its words, with an L2 penalty.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from selectolax.lexbor import LexborNode
 
-from crawlcw.content.text_blocks import BITS, TextBlocks
+from crawlcw.content.text_blocks import BITS, Block, Element, TextBlocks
 
 _BIAS = -1.04
 _WEIGHTS = {
@@ -58,6 +59,13 @@ _WEIGHTS = {
 }
 #: More would take quadratic time if they are nested.
 _MAX_NOSCRIPTS = 10
+#: Most blocks between two chosen blocks that are added to them.
+_MAX_BETWEEN = 30
+#: Most levels of elements from a section to such a block.
+_MAX_LEVELS = 8
+#: Part of the text that is in links; text with more links is a menu.
+_MAX_LINKS = 0.3
+_HEADINGS = frozenset({"h1", "h2"})
 _WEIGHTED_BITS = [(part, bit) for part, bit in BITS.items() if part != "main"]
 
 
@@ -84,7 +92,7 @@ def main_content(body: LexborNode) -> MainContent:
         if fallback.root.length > page.root.length:
             page = fallback
             shown_ids |= page.shown_ids | {largest.mem_id}
-    chosen = _chosen(page)
+    chosen = _completed(page.blocks, _chosen(page))
     texts = [block.text for block, is_kept in zip(page.blocks, chosen, strict=True) if is_kept]
     return MainContent(
         node_ids=page.node_ids(chosen), shown_ids=frozenset(shown_ids), text="\n".join(texts)
@@ -107,6 +115,53 @@ def _chosen(page: TextBlocks) -> list[bool]:
             best_f1, limit = f1, count
     best = set(ranking[:limit])
     return [number in best for number in range(len(sizes))]
+
+
+def _completed(blocks: Sequence[Block], chosen: Sequence[bool]) -> list[bool]:
+    """Add the blocks between chosen blocks that a reader would miss.
+
+    A table, a definition list or a <pre> is whole if the blocks around it are chosen. The same is
+    true of a run of blocks in the section that both of its neighbours are in. Menus stay out,
+    because a menu has more links than text. A heading stands before its chosen text.
+    """
+    is_kept = [False, *chosen, False]
+    for structure, group in groupby(enumerate(blocks, 1), lambda entry: entry[1].element.structure):
+        numbers = [number for number, _ in group]
+        around = (is_kept[numbers[0] - 1], is_kept[numbers[-1] + 1])
+        if structure is not None and (all(around) if structure.tag == "table" else any(around)):
+            _keep(blocks, is_kept, numbers)
+    last = 0
+    for number in [number for number, kept in enumerate(is_kept) if kept]:
+        between = range(last + 1, number)
+        if last and 0 < len(between) <= _MAX_BETWEEN:
+            section = blocks[last - 1].element.parent
+            if section is blocks[number - 1].element.parent and all(
+                _is_in(section, blocks[inner - 1].element) for inner in between
+            ):
+                _keep(blocks, is_kept, between)
+        last = number
+    for number in range(len(blocks) - 1, 0, -1):
+        if is_kept[number + 1] and blocks[number - 1].element.tag in _HEADINGS:
+            is_kept[number] = True
+    return is_kept[1:-1]
+
+
+def _keep(blocks: Sequence[Block], is_kept: list[bool], numbers: Sequence[int]) -> None:
+    """Keep blocks, unless they are a menu; *numbers* count from 1."""
+    lengths = [(blocks[number - 1].link_length, len(blocks[number - 1].text)) for number in numbers]
+    if sum(links for links, _ in lengths) < _MAX_LINKS * sum(length for _, length in lengths):
+        for number in numbers:
+            is_kept[number] = True
+
+
+def _is_in(section: Element | None, element: Element) -> bool:
+    """Return whether *element* is in *section*, within a few levels."""
+    inner: Element | None = element
+    for _ in range(_MAX_LEVELS):
+        if inner is None or inner is section:
+            break
+        inner = inner.parent
+    return inner is section
 
 
 def _probability(values: Mapping[str, float]) -> float:

@@ -20,6 +20,8 @@ _INLINE = frozenset(
     rb rt ruby s samp small span strike strong sub sup time tt u var wbr
     """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
+#: Elements whose text means little if a part of it is missing.
+_STRUCTURES = frozenset({"dl", "pre", "table"})
 _EMPTY = WITHOUT_TEXT | {"br", "hr", "img"}
 #: Parts of a page by their ARIA role.
 _PART_BY_ROLE = {
@@ -62,6 +64,8 @@ class Element:
     tag: str
     parts: int  #: `BITS` of the parts of the page that the element is in
     is_shown: bool
+    #: The innermost table, definition list or <pre> that the element is or is in.
+    structure: "Element | None" = None
     length: int = 0
     link_length: int = 0
     block_count: int = 0
@@ -72,7 +76,7 @@ class Block:
     """A run of text."""
 
     element: Element  #: the innermost element with the whole block
-    text: str  #: without line feeds
+    text: str  #: without line feeds, except the text of a <pre>
     link_length: int  #: how many characters are in links
     leaves: range  #: the numbers of its text nodes and images among those of the page
 
@@ -151,16 +155,21 @@ class TextBlocks:
             return element if is_shown else None
         self._end_block(element)
         parts = element.parts | _parts(tag, attributes)
-        element = Element(element, node.mem_id, tag, parts, is_shown)
-        self.elements.append(element)
-        return element
+        inner = Element(element, node.mem_id, tag, parts, is_shown, element.structure)
+        if tag in _STRUCTURES and (element.structure is None or element.structure.tag != "dl"):
+            inner.structure = inner
+        self.elements.append(inner)
+        return inner
 
     def _add_leaf(self, node: LexborNode) -> None:
         self._spans.append((node.mem_id, self._leaf_count, self._leaf_count + 1))
         self._leaf_count += 1
 
     def _end_block(self, element: Element) -> None:
-        text = _SPACE.sub(" ", "".join(self._texts)).strip()
+        text = "".join(self._texts)
+        text = text.strip("\n") if element.tag == "pre" else _SPACE.sub(" ", text).strip()
+        if text.isspace():
+            text = ""
         if text:
             block = Block(
                 element=element,

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Self
 from urllib.parse import urlsplit
 
-from crawlcw.errors import FetchError
+from crawlcw.errors import FetchError, UsageError
 from crawlcw.model import urls
 
 #: A spider's name has at most 60 characters.
@@ -35,6 +35,7 @@ class SiteScope:
         """Return the scope of *start*; a glob of *include* or *exclude* matches a whole path.
 
         In a glob, `*` stands for any characters. A glob with `?` is compared with path and query.
+        Raises `UsageError` for a glob that no path matches.
         """
         return cls(
             start=start,
@@ -79,6 +80,8 @@ def folder_of(path: str) -> str:
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
+    if glob[:1] not in ("/", "*"):
+        raise UsageError(f"no path matches {glob!r}, because a path begins with /: write '/{glob}'")
     first, *rest = map(re.escape, glob.split("*"))
     # Each literal matches where it first stands, without backtracking over a hostile path.
     pattern = first + "".join(f"(?>.*?{literal})" for literal in rest[:-1])

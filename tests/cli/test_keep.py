@@ -147,7 +147,7 @@ def test_add_pages_needs_only_the_name_of_a_spider_with_a_ledger(folder: Path, s
         asyncio.run(add_pages("pages", [site.url], ledger=ledger()))
     added(site, "a")
 
-    result = asyncio.run(add_pages("pages", ["http://elsewhere.example/"], ledger=ledger()))
+    result = asyncio.run(add_pages("pages", "http://elsewhere.example/", ledger=ledger()))
 
     assert (result.new, result.refused) == (1, {})
     with pytest.raises(SpiderError, match="neither start_urls"):

@@ -76,6 +76,20 @@ def test_the_navigation_of_a_manual_is_not_chosen():
     assert "Preface" not in chosen
 
 
+def test_tables_and_code_between_chosen_texts_are_whole():
+    words = ("TRUE", "FALSE", "NULL")
+    rows = "".join(
+        f"<tr><td>{one}</td><td>{other}</td><td>{one}</td></tr>" for one in words for other in words
+    )
+    table = f"<table><tr><th>a</th><th>b</th><th>a AND b</th></tr>{rows}</table>"
+    code = "<pre>def f():\n    return 1</pre>"
+    html = framed(f"<div><h1>Logic</h1>{PROSE}{table}<p>{SENTENCES[0]}</p>{code}{PROSE}</div>")
+
+    assert markdown(html).count("\n|") == 11
+    assert "```\ndef f():\n    return 1\n```" in markdown(html)
+    assert "def f():\n    return 1\n" in text(html)
+
+
 def test_the_items_of_a_list_of_products_are_chosen():
     cards = "".join(
         f'<li><a href="/p/{n}"><h3>Lamp number {n}</h3></a><span>$ {n}9.90</span></li>'

@@ -2,6 +2,7 @@
 
 import pytest
 
+from crawlcw.errors import UsageError
 from crawlcw.site.scope import SiteScope, folder_of, site_name
 
 pytestmark = pytest.mark.quick
@@ -58,6 +59,11 @@ def test_a_glob_matches_a_whole_path(include: list[str], exclude: list[str], ins
     paths = ["/", "/a/1", "/a/1?p=2", "/b/a/1"]
 
     assert [p for p in paths if scope.address_in(home, f"https://a.example{p}")] == inside
+
+
+def test_a_glob_that_no_path_matches_is_refused():
+    with pytest.raises(UsageError, match="a path begins with /: write '/docs/\\*'"):
+        SiteScope.of("https://a.example/", include=["docs/*"])
 
 
 def test_a_glob_takes_no_long_time_on_a_hostile_path():
