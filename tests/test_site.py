@@ -205,7 +205,7 @@ QUESTIONS = {
     "user agent": "limits/",
     "install": "installation/",
     "images": "files/",
-    "markdown": "results/",
+    "markdown": "site/",
     "proxy": "proxies/",
     "duplicate": "items/",
     "export": "results/",
