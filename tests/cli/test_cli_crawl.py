@@ -87,6 +87,8 @@ def test_other_commands_take_the_name_or_the_url(site: Site):
     assert json.loads(by_url.stdout)["counts"] == json.loads(by_name.stdout)["counts"]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("2")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_crawl_ends_with_the_files_of_an_unbroken_one(
     manual: Path, site: Site, processes: int

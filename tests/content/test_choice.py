@@ -195,6 +195,8 @@ def hostile_page(seed: int) -> bytes:
             return "".join(parts).encode()
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("00")
 @pytest.mark.parametrize("start", range(0, 500, 50))
 def test_no_page_breaks_the_choice_of_its_content(start: int):
     for seed in range(start, start + 50):

@@ -41,8 +41,8 @@ def write_project(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, which is empty; its projects are unloaded at the end."""
-    # Another test may have imported a package of this name, even one without a file.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+    # Another test may have imported packages of these names, even those without a file.
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("pages", "shop")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])

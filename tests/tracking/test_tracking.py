@@ -749,6 +749,8 @@ async def test_a_status_and_a_reason_may_be_named(tracker: Tracker):
     assert await tracker.reopen("again", from_status=["finished", Status.IGNORED]) == 1
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 async def test_adding_a_known_task_leaves_no_large_value_behind(tracker: Tracker):
     await tracker.configure(inline_limit="1KiB")
     large = {"v": "x" * 2000}
